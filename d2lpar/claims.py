@@ -1,0 +1,143 @@
+"""State a sentence of the text in code, and check it."""
+
+import html
+import os
+from dataclasses import dataclass
+
+from d2lpar.errors import ArgumentError, ClaimError
+from d2lpar.quantity import Predicate
+
+MIME_TYPE = "application/vnd.d2lpar.claim+json"
+"""The type under which a notebook keeps a claim for the status page."""
+
+STRICT = "D2LPAR_STRICT"
+"""The environment variable that makes a failed claim an error, for builds and tests."""
+
+# Verdict: how it reads, and a colour that is legible on white and on black.
+_LOOK = {
+    "holds": ("holds here", "#1a936f"),
+    "fails": ("does not hold here", "#d1495b"),
+    "inconclusive": ("inconclusive here", "#b8860b"),
+    "untestable": ("cannot be tested here", "#7a7f87"),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence, what was measured for it, and what must be true of that.
+
+    Attributes:
+        sentence: The sentence as it stands in the prose.
+        predicates: Comparisons of measured quantities; all must hold.
+        otherwise: The likely reason if it does not hold.
+        needs: What this machine lacks to test it, or None.
+    """
+
+    sentence: str
+    predicates: tuple[Predicate, ...] = ()
+    otherwise: str = ""
+    needs: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """`"holds"`, `"fails"`, `"inconclusive"`, or `"untestable"`."""
+        if self.needs:
+            return "untestable"
+        verdicts = {predicate.verdict for predicate in self.predicates}
+        return next(v for v in ("fails", "inconclusive", "holds") if v in verdicts)
+
+    @property
+    def detail(self) -> str:
+        """What a reader should know beside the verdict; empty where nothing is to be said."""
+        return {
+            "holds": "",
+            "fails": self.otherwise,
+            "inconclusive": "the machine was busy, and the interval reaches over the bound",
+            "untestable": f"needs {self.needs}",
+        }[self.verdict]
+
+    def as_dict(self) -> dict:
+        """Return the claim as plain data, for JSON."""
+        return {
+            "sentence": self.sentence,
+            "verdict": self.verdict,
+            "detail": self.detail,
+            "quantities": [str(predicate) for predicate in self.predicates],
+        }
+
+    def __str__(self):
+        reads, _ = _LOOK[self.verdict]
+        detail = f": {self.detail}" if self.detail else ""
+        lines = [f"Claim: {self.sentence}", f"  {reads}{detail}"]
+        return "\n".join(lines + [f"    {predicate}" for predicate in self.predicates])
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
+
+    def _html(self) -> str:
+        reads, colour = _LOOK[self.verdict]
+        detail = f": {html.escape(self.detail)}" if self.detail else ""
+        rows = "".join(f"<li>{html.escape(str(predicate))}</li>" for predicate in self.predicates)
+        # Inline, because Colab keeps an output's own styles and nothing else.
+        return (
+            f'<div class="d2lpar-claim" data-verdict="{self.verdict}" style="border-left: 0.3em '
+            f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
+            f'<div>{html.escape(self.sentence)}</div><strong style="color: {colour}">{reads}'
+            f'</strong>{detail}<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
+        )
+
+
+def claim(
+    sentence: str,
+    *predicates: Predicate,
+    otherwise: str = "",
+    needs: str | None = None,
+) -> None:
+    """Show a sentence of the text with its verdict on this machine.
+
+    For a reader a claim that fails is a visible answer, and the notebook goes on. Where the
+    environment variable `D2LPAR_STRICT` is `1`, as in the book build and the tests, it is an
+    error.
+
+    Args:
+        sentence: The sentence as it stands in the prose.
+        *predicates: Comparisons of measured quantities, such as `ratio > 5`; all must hold.
+        otherwise: The likely reason if it does not hold.
+        needs: What this machine lacks to test it, such as `"a GPU"`; None if it can be tested.
+
+    Raises:
+        ArgumentError: If there is no sentence, or something other than a comparison is given.
+        ClaimError: In strict mode, if the claim does not hold.
+
+    Example:
+        >>> from d2lpar.quantity import counted
+        >>> claim("Three is less than four.", counted("three", 3) < 4)
+        Claim: Three is less than four.
+          holds here
+            three: 3; claimed: < 4
+    """
+    if not isinstance(sentence, str) or not sentence.strip():
+        raise ArgumentError(f"claim() needs the sentence it checks, found {sentence!r}.")
+    for predicate in predicates:
+        if not isinstance(predicate, Predicate):
+            raise ArgumentError(
+                f"claim() needs comparisons of quantities, such as ratio > 5, found {predicate!r}: "
+                "without an interval nobody can say how sure it is. Measure with compare(), or "
+                "use counted() for a count."
+            )
+    if not predicates and not needs:
+        raise ArgumentError(f"The claim {sentence!r} has nothing to check: give a comparison.")
+    made = Claim(sentence, predicates, otherwise, needs)
+    _show(made)
+    if made.verdict == "fails" and os.environ.get(STRICT) == "1":
+        raise ClaimError(str(made))
+
+
+def _show(made: Claim) -> None:
+    try:
+        from IPython import get_ipython
+        from IPython.display import display
+    except ImportError:
+        print(made)
+    else:
+        display(made) if get_ipython() else print(made)

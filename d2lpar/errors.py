@@ -1,0 +1,39 @@
+"""Everything d2lpar raises under a name of its own."""
+
+
+class D2lparError(Exception):
+    """The base of every error that d2lpar raises on purpose."""
+
+
+class ArgumentError(D2lparError, ValueError):
+    """A call was given something it cannot work with."""
+
+
+class DeviceError(D2lparError, RuntimeError):
+    """A device was asked for that JAX does not have, or can no longer make."""
+
+
+class CompilationError(D2lparError, RuntimeError):
+    """XLA compiled something while the clock was running, so the time means nothing."""
+
+
+class ClaimError(D2lparError, AssertionError):
+    """A claim of the book does not hold on this machine (raised in strict mode only)."""
+
+
+def require_count(name: str, value: object, *, at_least: int, way_out: str = "") -> None:
+    """Refuse `value` unless it is an integer of at least `at_least`.
+
+    Args:
+        name: The argument as the caller wrote it, for the message.
+        value: What the caller passed.
+        at_least: The smallest value that makes sense.
+        way_out: What the caller may want instead; one sentence.
+
+    Raises:
+        ArgumentError: If `value` is no integer or is too small.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
+        return
+    asked = f"{name} must be an integer of at least {at_least}, found {value!r}."
+    raise ArgumentError(f"{asked} {way_out}".rstrip())

@@ -1,0 +1,109 @@
+"""Bound how far the host runs ahead of the device."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+from d2lpar.barriers import block
+from d2lpar.errors import ArgumentError, require_count
+
+
+class InFlight:
+    """Let at most a given number of calls be dispatched and unfinished at a time.
+
+    A barrier after every call leaves the device idle while Python prepares the next one; no
+    barrier at all lets Python run far ahead and keep every input in memory. A window of a few
+    calls has the speed of the one and the memory of the other. It cannot deadlock: it only ever
+    waits for calls it has already handed to JAX.
+
+    Args:
+        max_in_flight: The most calls to have unfinished, at least 1; None sets no bound and only
+            counts.
+
+    Attributes:
+        most_in_flight: The most calls that were seen unfinished at once.
+
+    Raises:
+        ArgumentError: If `max_in_flight` is no integer of at least 1, nor None; or if all that a
+            call returned was donated to a later one, so that nothing is left to wait for.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> step = jax.jit(lambda x: x + 1)
+        >>> x = jnp.float32(0)
+        >>> with InFlight(max_in_flight=2) as window:
+        ...     for _ in range(10):
+        ...         x = window.submit(step, x)
+        >>> float(x), window.most_in_flight <= 2
+        (10.0, True)
+    """
+
+    def __init__(self, max_in_flight: int | None):
+        if max_in_flight is not None:
+            require_count(
+                "max_in_flight",
+                max_in_flight,
+                at_least=1,
+                way_out="1 waits for each call before the next; None sets no bound.",
+            )
+        self.max_in_flight = max_in_flight
+        self.most_in_flight = 0
+        self._pending: deque[list[Any]] = deque()
+
+    def submit(self, function: Callable, *args, **kwargs) -> Any:
+        """Call `function` as soon as there is room for it, and return what it returns.
+
+        Args:
+            function: Dispatches work to JAX.
+            *args: Passed on to it.
+            **kwargs: Passed on to it.
+        """
+        while self.max_in_flight is not None and len(self._pending) >= self.max_in_flight:
+            self._wait_for_oldest()
+        result = function(*args, **kwargs)
+        self._pending.append(jax.tree.leaves(result))
+        self._forget_finished()
+        self.most_in_flight = max(self.most_in_flight, len(self._pending))
+        return result
+
+    def drain(self) -> None:
+        """Wait for every call that is still unfinished."""
+        while self._pending:
+            self._wait_for_oldest()
+
+    def __enter__(self) -> "InFlight":
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if kind is None:
+            self.drain()
+        else:
+            # What went wrong matters more than what is still running.
+            self._pending.clear()
+
+    def _wait_for_oldest(self):
+        leaves = self._pending.popleft()
+        # A donated array is deleted: nobody can wait for it any more.
+        kept = [leaf for leaf in leaves if not _is_deleted(leaf)]
+        if leaves and not kept:
+            raise ArgumentError(
+                "Everything this call returned was donated to a later call, so InFlight has "
+                "nothing to wait for. Let the function also return something small that is "
+                "not donated, such as the loss."
+            )
+        block(kept)
+
+    def _forget_finished(self):
+        while self._pending and all(_is_ready(leaf) for leaf in self._pending[0]):
+            self._pending.popleft()
+
+
+def _is_deleted(leaf: Any) -> bool:
+    return hasattr(leaf, "is_deleted") and leaf.is_deleted()
+
+
+def _is_ready(leaf: Any) -> bool:
+    # In this order: asking a deleted array whether it is ready crashes before jax 0.11.2.
+    return not hasattr(leaf, "is_ready") or (not _is_deleted(leaf) and leaf.is_ready())

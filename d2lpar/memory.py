@@ -1,0 +1,122 @@
+"""Probe memory: the host's resident set and its peak, and what a device has in use."""
+
+import functools
+import gc
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import jax
+import psutil
+
+from d2lpar.errors import ArgumentError
+
+
+def host_memory() -> int:
+    """Return the resident set of this process: the bytes it holds in physical memory.
+
+    Asking costs microseconds, where starting `ps` costs milliseconds.
+
+    Example:
+        >>> host_memory() > 1_000_000
+        True
+    """
+    return _process(os.getpid()).memory_info().rss
+
+
+@functools.lru_cache(maxsize=1)
+def _process(pid: int) -> psutil.Process:
+    # Keyed by the process: after a fork the child must not report its parent.
+    return psutil.Process(pid)
+
+
+def device_memory(device: jax.Device) -> int | None:
+    """Return the bytes that `device` has in use, or None where it does not say.
+
+    GPUs keep such statistics; a CPU device does not, since its arrays are host memory.
+
+    Args:
+        device: Any device of JAX.
+    """
+    statistics = device.memory_stats()
+    return None if statistics is None else statistics["bytes_in_use"]
+
+
+class PeakMemory:
+    """Watch memory *during* a block of code and keep its highest value.
+
+    Memory read after a block has ended, or behind a barrier, says nothing of what piled up
+    inside. A thread therefore samples the probe while the block runs.
+
+    Args:
+        probe: Returns bytes; `host_memory` unless you give another one.
+        every: Seconds between two samples.
+
+    Attributes:
+        before: Bytes when the block began.
+        peak: The highest number of bytes seen.
+        samples: Pairs of seconds since the block began and bytes.
+
+    Raises:
+        ArgumentError: If the probe answers None, as `device_memory` does for a CPU device.
+
+    Example:
+        >>> import numpy as np
+        >>> with PeakMemory() as memory:
+        ...     ones = np.ones(8_000_000)
+        >>> memory.increase > 50_000_000
+        True
+    """
+
+    def __init__(self, probe: Callable[[], int | None] = host_memory, *, every: float = 0.002):
+        if every <= 0:
+            raise ArgumentError(f"every must be a positive number of seconds, found {every}.")
+        self._probe = probe
+        self._every = every
+        self._done = threading.Event()
+        self.samples: list[tuple[float, int]] = []
+
+    def __enter__(self) -> "PeakMemory":
+        # JAX releases buffers whose last reference was dropped by one of its own threads only
+        # when Python collects garbage. Without this, `before` counts the run before this one.
+        gc.collect()
+        before = self._probe()
+        if before is None:
+            raise ArgumentError(
+                "The memory probe answered None: this device keeps no statistics. "
+                "For CPU devices use the default probe, d2lpar.host_memory."
+            )
+        self._start = time.perf_counter()
+        self.samples = [(0.0, before)]
+        self._done.clear()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+        return self
+
+    def _watch(self):
+        while not self._done.wait(self._every):
+            self._sample()
+
+    def _sample(self):
+        self.samples.append((time.perf_counter() - self._start, self._probe()))
+
+    def __exit__(self, *exception):
+        self._done.set()
+        self._thread.join()
+        self._sample()  # A block shorter than `every` still ends in one sample.
+
+    @property
+    def before(self) -> int:
+        """Bytes when the block began."""
+        return self.samples[0][1]
+
+    @property
+    def peak(self) -> int:
+        """The highest number of bytes seen."""
+        return max(count for _, count in self.samples)
+
+    @property
+    def increase(self) -> int:
+        """How far memory rose above where it began, in bytes."""
+        return self.peak - self.before

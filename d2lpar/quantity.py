@@ -1,0 +1,205 @@
+"""A measured quantity: its raw samples, and how sure they make us of its median."""
+
+import math
+import statistics
+from dataclasses import dataclass
+
+from d2lpar.errors import ArgumentError
+from d2lpar.units import UNITS, format_value
+
+LEVEL = 0.95
+"""The confidence level of every interval in the book."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantity:
+    """Samples of one measured quantity, in the order in which they were taken.
+
+    Statistics are derived, never stored. Comparing a quantity with a number or with another
+    quantity gives a `Predicate`, which looks at the whole interval: it can hold, fail, or be
+    inconclusive.
+
+    Attributes:
+        name: What was measured, as it should be printed.
+        samples: The raw values, in `unit`.
+        unit: `"s"`, `"B"`, or `""` for counts and ratios.
+        exact: Whether the value was counted rather than sampled (see `counted`).
+
+    Raises:
+        ArgumentError: If there is no sample, one is NaN or infinite, or the unit is unknown.
+
+    Example:
+        >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
+        >>> times
+        one product: 1 s (95 % interval 900 ms to 5 s, 6 samples)
+        >>> (times > 0.5).verdict, (times > 2).verdict, (times > 6).verdict
+        ('holds', 'inconclusive', 'fails')
+    """
+
+    name: str
+    samples: tuple[float, ...]
+    unit: str = ""
+    exact: bool = False
+
+    def __post_init__(self):
+        if self.unit not in UNITS:
+            known = ", ".join(repr(unit) for unit in sorted(UNITS))
+            raise ArgumentError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
+        object.__setattr__(self, "samples", tuple(float(sample) for sample in self.samples))
+        if not self.samples:
+            raise ArgumentError(f"{self.name!r} has no samples: measure it at least once.")
+        for index, sample in enumerate(self.samples):
+            if not math.isfinite(sample):
+                raise ArgumentError(
+                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed over "
+                    "it. Look for a division by zero or a run that did not finish."
+                )
+
+    @property
+    def median(self) -> float:
+        """The middle sample."""
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The values below which a quarter and three quarters of the samples lie."""
+        if len(self.samples) == 1:
+            return self.samples * 2
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval that covers the true median with a probability of at least 95 %.
+
+        It runs from the k-th smallest to the k-th largest sample, with the largest k for which
+        a fair coin thrown n times shows fewer than k heads with a probability of at most 2.5 %.
+        That needs no assumption on how the samples are distributed, only that they are
+        independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1).
+        With fewer than six samples there is no such interval, and both ends are infinite.
+        """
+        ordered, n = sorted(self.samples), len(self.samples)
+        if self.exact:
+            return ordered[0], ordered[-1]
+        tail, k = 0.0, 0
+        while (tail := tail + math.comb(n, k) / 2**n) <= (1 - LEVEL) / 2:
+            k += 1
+        return (ordered[k - 1], ordered[-k]) if k else (-math.inf, math.inf)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before trusting the median; one sentence each."""
+        found = []
+        low, high = self.quartiles
+        if not self.exact and not math.isfinite(self.interval[0]):
+            found.append(f"{len(self.samples)} samples are too few for a 95 % interval (needs 6)")
+        if self.median and (high - low) / abs(self.median) > 0.25:
+            share = (high - low) / abs(self.median)
+            found.append(f"interquartile range is {share:.0%} of the median")
+        return tuple(found)
+
+    def __truediv__(self, other: "Quantity") -> "Quantity":
+        """Divide sample by sample: the ratio in each round of one comparison.
+
+        Raises:
+            ArgumentError: If the two do not have the same number of samples or the same unit.
+        """
+        if len(self.samples) != len(other.samples) or self.unit != other.unit:
+            raise ArgumentError(
+                "A ratio is taken round by round, but "
+                f"{self.name!r} has {len(self.samples)} samples in {self.unit!r} and "
+                f"{other.name!r} has {len(other.samples)} in {other.unit!r}. "
+                "Measure both with one `compare`."
+            )
+        if 0 in other.samples:
+            raise ArgumentError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
+        ratios = tuple(a / b for a, b in zip(self.samples, other.samples, strict=True))
+        return Quantity(f"{self.name} / {other.name}", ratios, exact=self.exact and other.exact)
+
+    def __gt__(self, other: "Quantity | float") -> "Predicate":
+        return Predicate(self, *_bounds(other), relation=">")
+
+    def __lt__(self, other: "Quantity | float") -> "Predicate":
+        return Predicate(self, *_bounds(other), relation="<")
+
+    def between(self, low: float, high: float) -> "Predicate":
+        """State that the quantity lies in `low` to `high`, both included."""
+        return Predicate(self, _bounds(low)[0], _bounds(high)[1], relation="between")
+
+    def renamed(self, name: str) -> "Quantity":
+        """Return the same samples under another name."""
+        return Quantity(name, self.samples, self.unit, self.exact)
+
+    def __repr__(self):
+        value = format_value(self.median, self.unit)
+        if self.exact:
+            return f"{self.name}: {value}"
+        low, high = (format_value(end, self.unit) for end in self.interval)
+        plural = "s" * (len(self.samples) > 1)
+        basis = f"95 % interval {low} to {high}, {len(self.samples)} sample{plural}"
+        return f"{self.name}: {value} ({basis})"
+
+
+def counted(name: str, value: float, unit: str = "") -> Quantity:
+    """Return a quantity that was counted, so that there is no doubt about it.
+
+    Example:
+        >>> counted("operators", 4)
+        operators: 4
+    """
+    return Quantity(name, (value,), unit, exact=True)
+
+
+@dataclass(frozen=True)
+class Predicate:
+    """A comparison of a quantity's interval with a bound; true, false, or undecided.
+
+    Attributes:
+        quantity: What was measured.
+        low: The lower end of the bound; for `>` and `<` with a number, that number.
+        high: The upper end of the bound.
+        relation: `">"`, `"<"`, or `"between"`.
+    """
+
+    quantity: Quantity
+    low: float
+    high: float
+    relation: str
+
+    @property
+    def verdict(self) -> str:
+        """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`."""
+        low, high = self.quantity.interval
+        if self.relation == ">":
+            holds, fails = low > self.high, high <= self.low
+        elif self.relation == "<":
+            holds, fails = high < self.low, low >= self.high
+        else:
+            holds = self.low <= low and high <= self.high
+            fails = high < self.low or low > self.high
+        return "holds" if holds else "fails" if fails else "inconclusive"
+
+    def __bool__(self):
+        # `1 < q < 2` would silently drop its first half, and an undecided comparison is
+        # neither true nor false.
+        raise TypeError(
+            "A comparison of measured quantities can be undecided, so it has no truth value. "
+            "Pass it to claim(), read its .verdict, or use quantity.between(low, high)."
+        )
+
+    def __str__(self):
+        unit = self.quantity.unit
+        low, high = format_value(self.low, unit), format_value(self.high, unit)
+        if self.relation == "between":
+            return f"{self.quantity}; claimed: {low} to {high}"
+        bound = low if self.low == self.high else f"all of {low} to {high}"
+        return f"{self.quantity}; claimed: {self.relation} {bound}"
+
+
+def _bounds(other: Quantity | float) -> tuple[float, float]:
+    """Return the interval of a quantity, or a number twice."""
+    if isinstance(other, Quantity):
+        return other.interval
+    if not math.isfinite(other):
+        raise ArgumentError(f"A quantity cannot be compared with {other}.")
+    return float(other), float(other)

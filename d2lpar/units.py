@@ -1,0 +1,55 @@
+"""Print seconds and bytes as people read them; compute in SI only."""
+
+import math
+
+_PREFIXES = {
+    "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
+    "B": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+    "": ((1.0, ""),),
+}
+
+UNITS = frozenset(_PREFIXES)
+"""The units that a quantity may have: seconds, bytes, or none for counts and ratios."""
+
+
+def format_value(value: float, unit: str) -> str:
+    """Write `value` with three significant digits and the prefix that fits.
+
+    Args:
+        value: A number in the unit given, without any prefix.
+        unit: `"s"` for seconds, `"B"` for bytes, `""` for a count or a ratio.
+
+    Returns:
+        The number as text, for example `"12.3 ms"`.
+
+    Example:
+        >>> format_value(0.0123456, "s"), format_value(8_388_608, "B"), format_value(7.0, "")
+        ('12.3 ms', '8.39 MB', '7')
+    """
+    if not math.isfinite(value):
+        return f"{value} {unit}".rstrip()
+    prefixes = _PREFIXES[unit]
+    scale, symbol = next(((s, n) for s, n in prefixes if abs(value) >= s), prefixes[-1])
+    scaled = value / scale
+    digits = f"{scaled:.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
+    return f"{digits} {symbol}".rstrip()
+
+
+def format_seconds(seconds: float) -> str:
+    """Write a duration in seconds as people read it.
+
+    Example:
+        >>> format_seconds(2.5e-5)
+        '25 µs'
+    """
+    return format_value(seconds, "s")
+
+
+def format_bytes(count: float) -> str:
+    """Write a number of bytes as people read it, in powers of ten.
+
+    Example:
+        >>> format_bytes(2_000_000)
+        '2 MB'
+    """
+    return format_value(count, "B")

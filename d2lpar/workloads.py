@@ -1,0 +1,159 @@
+"""The matrix products and the MLP training step that the book measures."""
+
+import functools
+import mmap
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Parameters = list[tuple[jax.Array, jax.Array]]
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def random_product(key: jax.Array, size: int) -> jax.Array:
+    """Draw a matrix from the normal distribution and multiply it by itself.
+
+    One jitted function, hence one dispatch: drawing and multiplying in two would double what
+    Python has to do.
+
+    Args:
+        key: A random key.
+        size: Rows and columns of the matrix.
+
+    Returns:
+        A float32 array of shape `(size, size)`.
+
+    Example:
+        >>> random_product(jax.random.key(0), 3).shape
+        (3, 3)
+    """
+    matrix = jax.random.normal(key, (size, size))
+    return matrix @ matrix
+
+
+@jax.jit
+def chain(matrix: jax.Array, length: int) -> jax.Array:
+    """Multiply and squash a matrix `length` times, each time needing the time before.
+
+    With a 64x64 matrix no step is large enough to be split over several cores, so the whole
+    chain runs on one, for as long as you like: work that leaves the other cores alone.
+
+    Args:
+        matrix: A square float32 array; 64x64 is what the book uses.
+        length: How many steps.
+
+    Returns:
+        An array of the shape of `matrix`.
+
+    Example:
+        >>> chain(jnp.eye(64), 10).shape
+        (64, 64)
+    """
+    scale = 1 / matrix.shape[0]
+    return jax.lax.fori_loop(0, length, lambda _, c: jnp.tanh(c @ matrix * scale), matrix)
+
+
+def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
+    """Make the weights and biases of a multilayer perceptron.
+
+    Args:
+        key: A random key.
+        sizes: The number of units of each layer, the inputs first.
+
+    Returns:
+        A pair for each layer: weights of shape `(in, out)`, scaled for ReLU (He et al., 2015,
+        Delving Deep into Rectifiers, eq. 10), and zero biases of shape `(out,)`.
+
+    Example:
+        >>> [w.shape for w, b in init_mlp(jax.random.key(0), (512, 8, 1))]
+        [(512, 8), (8, 1)]
+    """
+    layers = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        key, draw = jax.random.split(key)
+        weights = jax.random.normal(draw, (inputs, outputs)) * np.sqrt(2 / inputs)
+        layers.append((weights.astype(jnp.float32), jnp.zeros(outputs)))
+    return layers
+
+
+def mlp(parameters: Parameters, inputs: jax.Array) -> jax.Array:
+    """Apply the perceptron, with ReLU between its layers.
+
+    Args:
+        parameters: As `init_mlp` makes them.
+        inputs: An array of shape `(batch, in)`.
+
+    Returns:
+        An array of shape `(batch, out)`.
+    """
+    *hidden, (weights, bias) = parameters
+    for layer_weights, layer_bias in hidden:
+        inputs = jax.nn.relu(inputs @ layer_weights + layer_bias)
+    return inputs @ weights + bias
+
+
+@jax.jit
+def train_step(
+    parameters: Parameters, inputs: jax.Array, targets: jax.Array, rate: float = 0.001
+) -> tuple[Parameters, jax.Array]:
+    """Do one step of stochastic gradient descent: forward, backward, update.
+
+    Args:
+        parameters: As `init_mlp` makes them.
+        inputs: An array of shape `(batch, in)`.
+        targets: An array of shape `(batch, out)`.
+        rate: The learning rate.
+
+    Returns:
+        The new parameters and the loss before the step: half the squared error, averaged over
+        the batch.
+    """
+
+    def loss_of(parameters):
+        return jnp.mean((mlp(parameters, inputs) - targets) ** 2) / 2
+
+    loss, gradients = jax.value_and_grad(loss_of)(parameters)
+    return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss
+
+
+def host_batch(template: np.ndarray) -> np.ndarray:
+    """Copy `template` into fresh memory of the host, as a data loader would.
+
+    Args:
+        template: A NumPy array.
+
+    Returns:
+        An equal array whose memory goes back to the operating system as soon as the last
+        reference to it is dropped.
+
+    Example:
+        >>> host_batch(np.ones((2, 3))).sum()
+        np.float64(6.0)
+    """
+    # Memory from malloc stays with the process after it is freed, so a second run would find it
+    # there and seem to need none. A map of its own is returned at once.
+    memory = mmap.mmap(-1, max(template.nbytes, 1))
+    batch = np.frombuffer(memory, template.dtype, template.size).reshape(template.shape)
+    batch[...] = template
+    return batch
+
+
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def device_batch(key: jax.Array, rows: int, columns: int) -> jax.Array:
+    """Make a batch on the device itself, out of random bits.
+
+    Args:
+        key: A random key.
+        rows: Examples in the batch.
+        columns: Values of each example.
+
+    Returns:
+        A float32 array of shape `(rows, columns)` between 0 and 1.
+
+    Example:
+        >>> device_batch(jax.random.key(0), 2, 3).shape
+        (2, 3)
+    """
+    return jax.random.uniform(key, (rows, columns))
