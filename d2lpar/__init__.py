@@ -6,7 +6,7 @@ their own, so that `import d2lpar` costs little more than `import jax`.
 
 from importlib.metadata import version as _version
 
-from d2lpar.barriers import block as block, wait_all as wait_all
+from d2lpar.barriers import block as block, blocks as blocks, wait_all as wait_all
 from d2lpar.claims import Claim as Claim, claim as claim
 from d2lpar.compilation import record_compilations as record_compilations
 from d2lpar.devices import (

@@ -1,10 +1,12 @@
 """Wait for asynchronous results: the one place where d2lpar blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+
+from d2lpar.errors import require_count
 
 _bump = jax.jit(lambda sentinel: sentinel + 1)
 
@@ -46,3 +48,44 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
         devices = [d for platform in platforms for d in jax.local_devices(backend=platform)]
     block([_bump(jax.device_put(np.float32(0), device)) for device in devices])
     jax.effects_barrier()
+
+
+def blocks(
+    operation: Callable[..., Any], make_unready: Callable[[], Sequence[jax.Array]], tries: int = 3
+) -> bool:
+    """Say whether an operation makes Python wait for its operands.
+
+    The operation is a black box: it is called on arrays that are still being computed, and what
+    counts is whether they are ready when it returns. If they are not, it certainly did not wait.
+    If they are, the machine may merely have been slow to return, so it is tried again.
+
+    Args:
+        operation: Takes the arrays.
+        make_unready: Dispatches some milliseconds of work and returns its results, all of them
+            outputs of *one* jitted function, so that they are ready at the same time.
+        tries: How many times in a row the arrays must be ready to call it waiting.
+
+    Returns:
+        True if the operation waits.
+
+    Raises:
+        ArgumentError: If `tries` is no integer of at least 1.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from d2lpar.workloads import chain
+        >>> double = jax.jit(lambda x: (chain(x, 5000), 2 * x))
+        >>> blocks(lambda y, z: float(z[0, 0]), lambda: double(jnp.eye(64)))
+        True
+    """
+    require_count("tries", tries, at_least=1)
+    operation(*block(make_unready()))  # Whatever it compiles must not look like waiting.
+    for _ in range(tries):
+        arrays = make_unready()
+        operation(*arrays)
+        # An operation may delete an operand, and a deleted one must not be asked (jax < 0.11.2).
+        ready = all(array.is_ready() for array in arrays if not array.is_deleted())
+        wait_all()  # The next try must not find this one's work in the queue.
+        if not ready:
+            return False
+    return True

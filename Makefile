@@ -1,0 +1,49 @@
+# The one entry point: `make help`. Another Python: `make test PYTHON=python3.13`.
+PYTHON ?= python3
+
+# Runs a command in the environment of that Python, and sets it up first where that is needed.
+run = @sh .ci/in-venv "$(PYTHON)"
+
+# Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
+sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
+page = _build/html/book/index.html
+
+# Two targets at a time would disturb each other's timings.
+.NOTPARALLEL:
+.PHONY: help book test lint bench serve matrix sync lock clean
+
+help:  ## say what there is
+	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+book:  ## build the book; a failing cell, a false claim, a broken link or a warning stops it
+	@rm -rf _build/html _build/.doctrees _build/jupyter_execute
+	$(run) env D2LPAR_STRICT=1 jupyter-book build . --all -W -n --keep-going
+	@echo "The book: $(page)  (to read it in a browser: make serve)"
+
+test: lint  ## lint, then run all tests
+	$(run) python -m pytest
+
+lint:  ## check style, formatting and the layers of the package
+	$(run) ruff check .
+	$(run) ruff format --check .
+	$(run) lint-imports --no-logo
+
+bench:  ## measure what the package itself costs
+	$(run) python tests/bench.py
+
+serve:  ## serve the built book on this machine
+	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }
+	$(run) python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+
+matrix:  ## test the package and the notebooks on every Python 3.11-3.13, with jax 0.7.2 and newest
+	$(run) nox
+
+sync:  ## write the .ipynb of each chapter anew from its .md
+	$(run) python .ci/sync.py $(sources)
+
+lock:  ## write requirements.txt anew from pyproject.toml, with the newest versions
+	$(run) uv pip compile --universal --python-version 3.11 --upgrade --group dev \
+	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.txt
+
+clean:  ## remove what was built, and the environments
+	rm -rf _build .venv .nox .pytest_cache .ruff_cache .import_linter_cache

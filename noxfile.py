@@ -1,0 +1,24 @@
+"""`make matrix`: the package and the notebooks on every supported Python, each with two JAX."""
+
+import os
+from pathlib import Path
+
+import nox
+
+nox.options.default_venv_backend = "uv"
+nox.options.error_on_missing_interpreters = False  # a Python that is not here is skipped by name
+os.environ["UV_PYTHON_DOWNLOADS"] = "never"
+
+# They test the tree with the versions of the lock; `make test` runs them.
+NOT_THE_PACKAGE = ["test_book.py", "test_makefile.py", "test_site.py"]
+
+
+@nox.session(python=["3.11", "3.12", "3.13"])
+@nox.parametrize("jax", ["jax==0.7.2", "jax"], ids=["colab", "newest"])
+def matrix(session: nox.Session, jax: str) -> None:
+    """Run the tests of the package, and each notebook from its first cell to its last."""
+    session.install("--upgrade", "--group", "test", "--editable", ".", jax)
+    session.run("python", "-c", "import jax; print('jax', jax.__version__)")
+    session.run("pytest", *(f"--ignore=tests/{name}" for name in NOT_THE_PACKAGE))
+    for notebook in sorted(Path("book").rglob("*.ipynb")):
+        session.run("python", "tests/run_notebook.py", str(notebook))

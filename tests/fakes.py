@@ -1,0 +1,60 @@
+"""Time that moves only when told to, and arrays that are ready at a given time."""
+
+
+class FakeClock:
+    """A clock that stands still until someone waits or lets it advance."""
+
+    def __init__(self):
+        self.now = 0
+
+    def __call__(self):
+        return self.now
+
+    def advance(self, seconds):
+        self.now += seconds
+
+    def advance_to(self, time):
+        self.now = max(self.now, time)
+
+
+class FakeArray:
+    """What JAX asks of an array. Waiting for it moves the clock to when it is ready."""
+
+    def __init__(self, clock, ready_at):
+        self._clock = clock
+        self._ready_at = ready_at
+        self._deleted = False
+
+    def block_until_ready(self):
+        self._refuse_if_deleted()
+        self._clock.advance_to(self._ready_at)
+        return self
+
+    def is_ready(self):
+        self._refuse_if_deleted()
+        return self._clock.now >= self._ready_at
+
+    def is_deleted(self):
+        return self._deleted
+
+    def delete(self):
+        self._deleted = True
+
+    def _refuse_if_deleted(self):
+        # JAX before 0.11.2 kills the process here.
+        if self._deleted:
+            raise RuntimeError("Array has been deleted.")
+
+
+class FakeDevice:
+    """A queue that works in order, beside the host that fills it."""
+
+    def __init__(self, clock):
+        self._clock = clock
+        self._free_at = 0
+
+    def run(self, work, *, dispatch=0):
+        """Keep the host for `dispatch` seconds, then the device for `work` seconds."""
+        self._clock.advance(dispatch)
+        self._free_at = max(self._free_at, self._clock.now) + work
+        return FakeArray(self._clock, self._free_at)

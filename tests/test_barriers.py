@@ -1,0 +1,70 @@
+import jax
+import jax.numpy as jnp
+import pytest
+from fakes import FakeArray, FakeDevice
+
+from d2lpar import ArgumentError, block, wait_all
+from d2lpar.barriers import blocks
+from d2lpar.workloads import chain
+
+# `is_ready` would not tell: for some microseconds after `wait_all` it may still say no.
+WHAT_WAIT_ALL_LEAVES = """
+import time, jax
+from d2lpar import block, wait_all
+from d2lpar.workloads import chain
+for device in jax.local_devices(backend="cpu"):
+    matrix = jax.device_put(jax.numpy.eye(64), device)
+    block(chain(matrix, 5000))
+    wait_all()
+    start = time.perf_counter()
+    result = chain(matrix, 5000)
+    wait_all()
+    waited = time.perf_counter()
+    block(result)
+    print("little" if time.perf_counter() - waited < (waited - start) / 2 else "much")
+"""
+
+
+def test_block_waits_for_every_array_of_a_tree_and_returns_the_tree(clock):
+    tree = {"late": FakeArray(clock, 5), "rest": [FakeArray(clock, 2), (FakeArray(clock, 3),)]}
+    assert block(tree) == tree
+    assert clock.now == 5
+
+
+@pytest.mark.parametrize("tree", [None, [], 3, "text", {"a": [1.5, None]}])
+def test_block_passes_over_what_is_not_an_array(tree):
+    assert block(tree) == tree
+
+
+def test_wait_all_waits_for_what_was_dispatched_on_every_device(run_python):
+    assert run_python(WHAT_WAIT_ALL_LEAVES, JAX_NUM_CPU_DEVICES="2") == "little\nlittle"
+
+
+def test_wait_all_can_be_told_which_devices():
+    wait_all(jax.local_devices()[:1])
+
+
+@pytest.mark.parametrize(
+    ("operation", "waits"),
+    [
+        (lambda y, z: z.block_until_ready(), True),
+        (lambda y, z: float(z[0, 0]), True),
+        (lambda y, z: y + z, False),
+        (lambda y, z: z.shape, False),
+        (lambda y, z: z.delete(), False),
+    ],
+)
+def test_an_operation_is_found_to_wait_or_not(operation, waits):
+    two_results = jax.jit(lambda x: (chain(x, 5000), 2 * x))
+    assert blocks(operation, lambda: two_results(jnp.eye(64))) is waits
+
+
+def test_an_operation_that_once_returned_late_is_not_said_to_wait(clock):
+    device, late = FakeDevice(clock), iter([0, 100, 100, 0])
+    operation = lambda array: clock.advance(next(late))  # noqa: E731
+    assert not blocks(operation, lambda: [device.run(5)], tries=3)
+
+
+def test_an_operation_must_be_tried_at_least_once():
+    with pytest.raises(ArgumentError, match="tries must be .* at least 1, found 0"):
+        blocks(block, lambda: [], tries=0)

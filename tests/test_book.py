@@ -1,0 +1,185 @@
+"""The book: its sources, its build, and its claims on other machines than this."""
+
+import ast
+import os
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import jupytext
+import pytest
+from run_notebook import claims_of
+
+ROOT = Path(__file__).parent.parent
+BOOK = ROOT / "book"
+CHAPTERS = sorted(p for p in BOOK.rglob("*.md") if p.read_text().startswith("---\njupytext:"))
+IDS = [str(path.relative_to(BOOK)) for path in CHAPTERS]
+
+# With every call run inside, the first part of each still holds; they are not about dispatch.
+SURVIVES_WITHOUT_DISPATCH = {
+    "neither of the two arrays waits for the other",
+    "with nothing else in the queue, all four ways of waiting take about as long",
+    "On a CPU, two elements gain next to nothing.",
+    "Batches that are made on the device do not pile up",
+    "the window of four takes less than one and a half times as long as running free",
+}
+
+
+def test_there_is_a_chapter():
+    assert BOOK / "asynchronous-computation.md" in CHAPTERS
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
+    source = jupytext.read(path)
+    paired = jupytext.read(path.with_suffix(".ipynb"))
+    assert [(c.cell_type, c.source) for c in paired.cells] == [
+        (c.cell_type, c.source) for c in source.cells
+    ], "they differ: run `make sync`"
+    assert all(not cell.get("outputs") for cell in paired.cells)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_every_claim_is_a_sentence_of_the_prose(path):
+    notebook = jupytext.read(path)
+    prose = " ".join(" ".join(c.source for c in notebook.cells if c.cell_type == "markdown").split())
+    sentences = [s for c in notebook.cells if c.cell_type == "code" for s in claimed_in(c.source)]
+    assert sentences
+    assert [sentence for sentence in sentences if sentence not in prose] == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_a_notebook_page_holds_no_directive_or_role_that_colab_shows_raw(path):
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "markdown":
+            assert not re.search(r"^(```|:::)\{|\{[a-z:]+\}`", cell.source, re.MULTILINE)
+
+
+def test_the_repository_has_one_address():
+    project = (ROOT / "pyproject.toml").read_text()
+    (address,) = re.findall(r'^Repository = "(.*)"', project, re.MULTILINE)
+    files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    texts = [(ROOT / f).read_text(encoding="utf-8") for f in files if f and (ROOT / f).exists()]
+    written = {url for text in texts for url in re.findall(r"https://[\w.]+/[\w-]+/d2lpar\b", text)}
+    assert written == {address}
+
+
+def test_the_example_of_the_readme_runs():
+    (example,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert "assert" in example
+    assert len([line for line in example.splitlines() if line.strip()]) <= 10
+    exec(compile(example, "README.md", "exec"), {})
+
+
+@pytest.fixture(scope="session")
+def html():
+    """The folder of the built book."""
+    # The flags of the `make` that runs this test are not those of the book.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    command = ["make", "book", f"PYTHON={sys.executable}"]
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-8000:]
+    return ROOT / "_build" / "html"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
+    page = html / path.relative_to(ROOT).with_suffix(".html")
+    verdicts = re.findall(r'class="d2lpar-claim" data-verdict="(\w+)"', page.read_text())
+    code = [c.source for c in jupytext.read(path).cells if c.cell_type == "code"]
+    assert len(verdicts) == sum(len(claimed_in(source)) for source in code)
+    assert "fails" not in verdicts
+    assert verdicts.count("holds") > len(verdicts) / 2
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
+    page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
+    figures = Figures.of(page)
+    assert len(figures.alts) > 3
+    assert [alt for alt in figures.alts if len(alt.split()) < 5] == []
+    assert figures.captions == len(figures.alts)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, path):
+    page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
+    (link,) = set(re.findall(r"colab\.research\.google\.com/github/d2lpar/d2lpar/blob/main/([^\"]+)", page))
+    assert link == str(path.with_suffix(".ipynb").relative_to(ROOT))
+    assert (ROOT / link).exists()
+
+
+def test_the_status_page_lists_every_claim(html):
+    status = (html / "book" / "status.html").read_text()
+    code = [
+        cell.source
+        for path in CHAPTERS
+        for cell in jupytext.read(path).cells
+        if cell.cell_type == "code"
+    ]
+    assert f"{sum(len(claimed_in(source)) for source in code)} claims:" in status
+
+
+@pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_on_one_core_no_claim_of_the_chapter_fails(path):
+    assert failed(run(path, prefix=("taskset", "-c", "0"))) == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
+    assert failed(run(path, JAX_NUM_CPU_DEVICES="8")) == []
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+def test_without_asynchronous_dispatch_every_claim_about_it_fails(path):
+    claims = run(path, "--synchronous")
+    survivors = {claim["sentence"] for claim in claims if claim["verdict"] != "fails"}
+    assert survivors <= SURVIVES_WITHOUT_DISPATCH
+
+
+def claimed_in(code):
+    """Return the sentences of the calls of `claim` in the code of a cell."""
+    # A line magic, as in the first cell, is not Python.
+    code = re.sub(r"^(\s*)%.*", r"\1pass", code, flags=re.MULTILINE)
+    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
+    return [
+        ast.literal_eval(call.args[0])
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "claim"
+    ]
+
+
+def run(path, *options, prefix=(), **environment):
+    """Execute a chapter in a process of its own and return its claims."""
+    command = [*prefix, sys.executable, str(ROOT / "tests" / "run_notebook.py"), *options, str(path)]
+    done = subprocess.run(
+        command, env=os.environ | environment, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return claims_of(done.stdout)
+
+
+def failed(claims):
+    assert claims
+    return [claim for claim in claims if claim["verdict"] == "fails"]
+
+
+class Figures(HTMLParser):
+    """The alt texts and captions of the figures that cells of a page drew."""
+
+    @classmethod
+    def of(cls, page):
+        parser = cls()
+        parser.alts, parser.captions = [], 0
+        parser.feed(page)
+        return parser
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == "img" and "jupyter_execute" in attributes.get("src", ""):
+            self.alts.append(attributes.get("alt", ""))
+        self.captions += tag == "figcaption"

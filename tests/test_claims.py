@@ -1,0 +1,139 @@
+import json
+import math
+
+import pytest
+
+from d2lpar import ArgumentError, Claim, ClaimError, Quantity, claim, counted
+from d2lpar.claims import MIME_TYPE
+
+RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
+HOLDS, UNDECIDED, FAILS = RATIO > 3, RATIO > 5, RATIO > 10
+SENTENCE = "Dispatch is far quicker than the work."
+
+
+@pytest.fixture(autouse=True)
+def _as_a_reader(monkeypatch):
+    monkeypatch.delenv("D2LPAR_STRICT", raising=False)
+
+
+@pytest.fixture
+def strict(monkeypatch):
+    monkeypatch.setenv("D2LPAR_STRICT", "1")
+
+
+@pytest.mark.parametrize(
+    ("predicates", "verdict"),
+    [
+        ([HOLDS], "holds"),
+        ([UNDECIDED], "inconclusive"),
+        ([FAILS], "fails"),
+        ([HOLDS, HOLDS], "holds"),
+        ([HOLDS, UNDECIDED], "inconclusive"),
+        ([UNDECIDED, FAILS, HOLDS], "fails"),
+    ],
+)
+def test_a_claim_is_as_good_as_its_worst_predicate(predicates, verdict):
+    assert Claim(SENTENCE, tuple(predicates)).verdict == verdict
+
+
+@pytest.mark.parametrize("predicates", [(), (FAILS,)])
+def test_a_claim_that_needs_another_machine_is_untestable(predicates):
+    assert Claim(SENTENCE, predicates, needs="a GPU").verdict == "untestable"
+
+
+def test_a_claim_that_holds_is_shown_with_its_sentence_and_quantities(capsys):
+    claim(SENTENCE, HOLDS, counted("calls", 3) < 4, otherwise="the machine is busy")
+    assert capsys.readouterr().out.splitlines() == [
+        f"Claim: {SENTENCE}",
+        "  holds here",
+        "    ratio: 6.5 (95 % interval 4 to 9, 6 samples); claimed: > 3",
+        "    calls: 3; claimed: < 4",
+    ]
+
+
+def test_a_claim_that_fails_is_shown_with_the_likely_reason_and_the_reader_goes_on(capsys):
+    claim(SENTENCE, FAILS, otherwise="this back end is synchronous")
+    assert "  does not hold here: this back end is synchronous\n" in capsys.readouterr().out
+
+
+def test_a_claim_that_fails_is_shown_and_then_an_error_in_strict_mode(strict, capsys):
+    with pytest.raises(ClaimError) as caught:
+        claim(SENTENCE, FAILS, otherwise="this back end is synchronous")
+    assert capsys.readouterr().out == f"{caught.value}\n"
+    assert SENTENCE in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("predicates", "needs", "shown"),
+    [
+        ([HOLDS], None, "holds here"),
+        ([UNDECIDED], None, "inconclusive here: "),
+        ([], "a GPU", "cannot be tested here: needs a GPU"),
+    ],
+)
+def test_strict_mode_stops_at_nothing_but_a_failed_claim(strict, capsys, predicates, needs, shown):
+    claim(SENTENCE, *predicates, needs=needs)
+    assert shown in capsys.readouterr().out
+
+
+def test_an_undecided_claim_over_few_samples_says_that_they_are_too_few():
+    few = Quantity("ratio", (4.0, 5, 6))
+    assert "too few" in Claim(SENTENCE, (few > 3,)).detail
+
+
+def test_a_notebook_gets_text_html_and_data_that_json_can_keep():
+    made = Claim(SENTENCE, (UNDECIDED, Quantity("one", (1.0,)) > 0), needs=None)
+    bundle = made._repr_mimebundle_()
+    assert set(bundle) == {"text/plain", "text/html", MIME_TYPE}
+    assert bundle["text/plain"] == str(made)
+    data = json.loads(json.dumps(bundle[MIME_TYPE], allow_nan=False))
+    assert data == made.as_dict()
+    assert (data["sentence"], data["verdict"]) == (SENTENCE, "inconclusive")
+    assert data["quantities"] == [str(predicate) for predicate in made.predicates]
+
+
+def test_html_shows_the_verdict_and_escapes_what_others_wrote():
+    made = Claim("a < b & c", (counted("<i>", 1) > 2,), otherwise='<script>"x"</script>')
+    html = made._repr_mimebundle_()["text/html"]
+    assert 'data-verdict="fails"' in html
+    assert "does not hold here" in html
+    assert "a &lt; b &amp; c" in html
+    assert "&lt;i&gt;: 1; claimed: &gt; 2" in html
+    assert "&lt;script&gt;" in html
+    assert "<i>" not in html
+    assert "<script>" not in html
+
+
+def test_in_a_notebook_the_claim_is_displayed_with_all_its_forms(run_python):
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from d2lpar import claim, counted
+InteractiveShell.instance()
+with capture_output() as captured:
+    claim("Three is less.", counted("three", 3) < 4)
+print(*sorted(captured.outputs[0].data))
+"""
+    pytest.importorskip("IPython")
+    assert run_python(program) == f"{MIME_TYPE} text/html text/plain"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: claim("", HOLDS), "needs the sentence it checks, found ''"),
+        (lambda: claim(HOLDS), "needs the sentence it checks, found Predicate"),
+        (
+            lambda: claim(SENTENCE, True),
+            r"ratio > 5, found True: without an interval.*compare\(\).*counted\(\) for a count",
+        ),
+        (lambda: claim(SENTENCE), f"{SENTENCE!r} has nothing to check: give a comparison"),
+        (
+            lambda: claim(SENTENCE, Quantity("ratio", (2, math.nan)) > 1),
+            "Sample 1 of 'ratio' is nan: nothing can be claimed.*Look for a division by zero",
+        ),
+    ],
+)
+def test_what_cannot_be_claimed_is_refused_with_a_way_out(call, message):
+    with pytest.raises(ArgumentError, match=message):
+        call()

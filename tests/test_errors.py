@@ -1,0 +1,32 @@
+import pytest
+
+from d2lpar import ArgumentError, ClaimError, CompilationError, D2lparError, DeviceError
+from d2lpar.errors import require_count
+
+
+@pytest.mark.parametrize(
+    ("error", "builtin"),
+    [
+        (ArgumentError, ValueError),
+        (DeviceError, RuntimeError),
+        (CompilationError, RuntimeError),
+        (ClaimError, AssertionError),
+    ],
+)
+def test_an_error_is_caught_under_our_name_and_under_that_of_python(error, builtin):
+    assert issubclass(error, D2lparError)
+    assert issubclass(error, builtin)
+
+
+@pytest.mark.parametrize("value", [2, 3, 10**30])
+def test_a_count_that_is_large_enough_passes(value):
+    require_count("count", value, at_least=2)
+
+
+@pytest.mark.parametrize("value", [1, -1, True, 2.0, "2", None])
+def test_what_is_no_such_count_is_refused_by_name_and_value(value):
+    with pytest.raises(ArgumentError) as caught:
+        require_count("count", value, at_least=2, way_out="Ask for two.")
+    assert str(caught.value) == (
+        f"count must be an integer of at least 2, found {value!r}. Ask for two."
+    )

@@ -1,0 +1,172 @@
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from fakes import FakeArray, FakeDevice
+
+from d2lpar import ArgumentError, InFlight
+
+add_one_in_place = jax.jit(lambda x: (x + 1, 0 * x), donate_argnums=0)
+
+
+def unfinished(results):
+    return sum(not result.is_ready() for result in results)
+
+
+def run_at_random(clock, bound, seed, devices=1):
+    """Submit 60 calls of random lengths; return the window and how many were in flight when."""
+    chance = random.Random(seed)
+    queues = [FakeDevice(clock) for _ in range(devices)]
+    results, in_flight = [], []
+
+    def call():
+        queue = chance.choice(queues)
+        results.append(queue.run(chance.randint(0, 9), dispatch=chance.randint(0, 4)))
+        in_flight.append(unfinished(results))
+        return results[-1]
+
+    with InFlight(bound) as window:
+        for _ in range(60):
+            clock.advance(chance.choice([0, 0, 3]))
+            assert window.submit(call) is results[-1]
+    assert unfinished(results) == 0
+    return window, in_flight
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@pytest.mark.parametrize("bound", [1, 2, 5])
+def test_never_more_calls_than_allowed_are_in_flight(clock, bound, devices):
+    for seed in range(100):
+        window, in_flight = run_at_random(clock, bound, seed, devices)
+        assert max(in_flight) <= bound
+        assert window.most_in_flight <= bound
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_without_a_bound_the_calls_in_flight_are_counted(clock, devices):
+    for seed in range(100):
+        window, in_flight = run_at_random(clock, None, seed, devices)
+        assert window.most_in_flight == max(in_flight)
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3])
+def test_a_call_waits_until_there_is_room_and_no_longer(clock, bound):
+    device, called = FakeDevice(clock), []
+
+    def call():
+        called.append(clock.now)
+        return device.run(10)
+
+    with InFlight(bound) as window:
+        for _ in range(bound + 2):
+            window.submit(call)
+    assert called == [0] * bound + [10, 20]
+    assert clock.now == 10 * (bound + 2)
+
+
+def test_a_call_that_is_done_leaves_room_whichever_came_first(clock):
+    slow, fast = FakeDevice(clock), FakeDevice(clock)
+    window = InFlight(2)
+    window.submit(slow.run, 100)
+    window.submit(fast.run, 1)
+    clock.advance(5)
+    window.submit(fast.run, 1)
+    assert clock.now == 5
+
+
+def test_without_a_bound_nothing_waits_before_the_end(clock):
+    device = FakeDevice(clock)
+    with InFlight(None) as window:
+        for _ in range(40):
+            window.submit(device.run, 3)
+        assert clock.now == 0
+    assert window.most_in_flight == 40
+    assert clock.now == 120
+
+
+def test_drain_waits_for_everything_and_leaves_an_empty_window(clock):
+    device, window = FakeDevice(clock), InFlight(2)
+    window.submit(device.run, 5)
+    window.drain()
+    window.drain()
+    assert clock.now == 5
+    window.submit(device.run, 5)
+    window.submit(device.run, 5)
+    assert clock.now == 5
+
+
+def test_a_call_is_done_when_all_that_it_returned_is_done(clock):
+    window = InFlight(1)
+    window.submit(lambda: {"early": FakeArray(clock, 1), "late": [FakeArray(clock, 7)]})
+    clock.advance(2)
+    window.submit(lambda: None)
+    assert clock.now == 7
+
+
+@pytest.mark.parametrize("result", [None, 3, np.ones(3), [np.ones(3), "text"]])
+def test_a_result_without_arrays_of_jax_is_done_at_once(result):
+    with InFlight(1) as window:
+        for _ in range(3):
+            assert window.submit(lambda: result) is result
+    assert window.most_in_flight == 0
+
+
+def test_arguments_are_passed_on():
+    with InFlight(1) as window:
+        assert window.submit(divmod, 7, 2) == (3, 1)
+        assert window.submit(dict, a=1) == {"a": 1}
+
+
+def test_a_loop_that_donates_its_state_gets_its_result():
+    x = jnp.zeros((500, 500))
+    with InFlight(3) as window:
+        for _ in range(50):
+            x, _ = window.submit(add_one_in_place, x)
+    assert (x == 50).all()
+
+
+@pytest.mark.parametrize("drain", [True, False], ids=["drain", "submit"])
+def test_a_result_that_was_donated_away_is_an_error_with_a_way_out(clock, drain):
+    window = InFlight(1)
+    window.submit(FakeDevice(clock).run, 9).delete()
+    with pytest.raises(
+        ArgumentError, match="this call returned was donated.*nothing to wait for.*such as the loss"
+    ):
+        window.drain() if drain else window.submit(lambda: None)
+
+
+def test_a_donated_state_beside_a_result_that_is_kept_is_fine(clock):
+    state, loss = FakeArray(clock, 3), FakeArray(clock, 3)
+    with InFlight(1) as window:
+        window.submit(lambda: (state, loss))
+        state.delete()
+    assert clock.now == 3
+
+
+def test_an_exception_in_the_block_is_not_masked(clock):
+    gone = FakeArray(clock, 9)
+    with pytest.raises(KeyError), InFlight(2) as window:  # noqa: PT012
+        window.submit(lambda: gone)
+        gone.delete()
+        raise KeyError
+    assert clock.now == 0
+
+
+def test_an_exception_in_a_call_passes_through_and_takes_no_room(clock):
+    window = InFlight(1)
+    with pytest.raises(ZeroDivisionError):
+        window.submit(divmod, 1, 0)
+    window.submit(FakeDevice(clock).run, 5)
+    assert clock.now == 0
+
+
+@pytest.mark.parametrize("bound", [0, -1, True, 2.5, "4"])
+def test_a_bound_must_be_a_positive_integer_or_none(bound):
+    with pytest.raises(ArgumentError) as caught:
+        InFlight(bound)
+    assert str(caught.value) == (
+        f"max_in_flight must be an integer of at least 1, found {bound!r}. "
+        "1 waits for each call before the next; None sets no bound."
+    )

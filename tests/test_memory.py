@@ -1,0 +1,109 @@
+import gc
+import threading
+import weakref
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from d2lpar import ArgumentError, PeakMemory, cpu, device_memory, host_memory
+
+MB = 1_000_000
+
+
+class FakeProbe:
+    """Answers one reading after the other, then the last again and again."""
+
+    def __init__(self, *readings):
+        self._left = list(readings)
+        self.read_all = threading.Event()
+
+    def __call__(self):
+        if len(self._left) == 1:
+            self.read_all.set()
+            return self._left[0]
+        return self._left.pop(0)
+
+
+def test_a_peak_inside_the_block_is_seen_though_memory_is_back_at_its_end():
+    probe = FakeProbe(10, 30, 90, 20)
+    with PeakMemory(probe, every=1e-4) as memory:
+        assert probe.read_all.wait(timeout=30)
+    assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
+    assert memory.samples[-1][1] == 20
+
+
+def test_a_block_shorter_than_the_sampling_interval_still_ends_in_a_sample():
+    with PeakMemory(FakeProbe(10, 40), every=1000) as memory:
+        pass
+    assert [count for _, count in memory.samples] == [10, 40]
+    assert memory.samples[0][0] == 0 < memory.samples[1][0]
+
+
+def test_memory_that_fell_did_not_increase():
+    with PeakMemory(FakeProbe(50, 20), every=1000) as memory:
+        pass
+    assert memory.increase == 0
+
+
+def test_each_use_begins_anew():
+    memory = PeakMemory(FakeProbe(10, 90, 20, 30), every=1000)
+    for _ in range(2):
+        with memory:
+            pass
+    assert (memory.before, memory.peak) == (20, 30)
+
+
+def test_garbage_of_an_earlier_run_is_not_counted():
+    class Node:
+        pass
+
+    cycle = Node()
+    cycle.itself = cycle
+    alive = weakref.ref(cycle)
+    gc.disable()
+    try:
+        del cycle
+        with PeakMemory(lambda: 0 if alive() is None else 100, every=1000) as memory:
+            pass
+    finally:
+        gc.enable()
+    assert memory.before == 0
+
+
+def test_an_exception_in_the_block_stops_the_sampling_and_passes_through():
+    threads = threading.enumerate()
+    with pytest.raises(KeyError), PeakMemory(lambda: 1):
+        raise KeyError
+    assert threading.enumerate() == threads
+
+
+def test_a_probe_without_an_answer_is_refused_with_a_way_out():
+    threads = threading.enumerate()
+    with (
+        pytest.raises(ArgumentError, match=r"answered None: this device.*d2lpar\.host_memory"),
+        PeakMemory(lambda: None),
+    ):
+        pytest.fail("the block was entered")
+    assert threading.enumerate() == threads
+
+
+@pytest.mark.parametrize("every", [0, -0.5])
+def test_the_sampling_interval_must_be_positive(every):
+    with pytest.raises(ArgumentError, match=f"positive number of seconds, found {every}"):
+        PeakMemory(every=every)
+
+
+def test_host_memory_grows_by_what_is_held_and_used():
+    before = host_memory()
+    held = np.ones(50 * MB, np.uint8)
+    assert host_memory() - before > 0.9 * held.nbytes
+
+
+def test_a_cpu_device_keeps_no_statistics():
+    assert device_memory(cpu()) is None
+
+
+def test_a_gpu_says_how_many_bytes_are_in_use():
+    device = SimpleNamespace(memory_stats=lambda: {"bytes_in_use": 7, "peak_bytes_in_use": 9})
+    assert device_memory(device) == 7

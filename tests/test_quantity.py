@@ -1,0 +1,153 @@
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from d2lpar import ArgumentError, Quantity, counted
+
+# Ten samples 1..10: the interval of their median is 2 to 9.
+TEN = Quantity("ten", tuple(range(1, 11)))
+TINY = Quantity("tiny", (1.0, 2.0, 3.0))
+
+
+def drawn(n, seed=0):
+    return tuple(np.random.default_rng(seed).exponential(size=n))
+
+
+@pytest.mark.parametrize("n", [6, 7, 8, 9, 11, 12, 15, 20, 33, 100, 201])
+def test_the_interval_is_that_of_scipy(n):
+    samples = drawn(n)
+    expected = stats.quantile_test(samples, q=0, p=0.5).confidence_interval(0.95)
+    assert Quantity("drawn", samples).interval == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_fewer_than_six_samples_have_no_finite_interval_and_say_so(n):
+    quantity = Quantity("drawn", drawn(n))
+    assert quantity.interval == (-math.inf, math.inf)
+    assert f"{n} samples are too few for a 95 % interval (needs 6)" in quantity.warnings
+
+
+@pytest.mark.parametrize("n", [6, 9, 15])
+def test_the_interval_covers_the_true_median_of_a_skewed_distribution(n):
+    rounds = np.random.default_rng(n).exponential(size=(2000, n))
+    intervals = [Quantity("drawn", tuple(samples)).interval for samples in rounds]
+    covered = np.mean([low <= math.log(2) <= high for low, high in intervals])
+    assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 2000)
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
+def test_median_and_quartiles_are_those_of_numpy(n):
+    quantity = Quantity("drawn", drawn(n))
+    assert quantity.median == pytest.approx(np.median(quantity.samples))
+    assert quantity.quartiles == pytest.approx(tuple(np.percentile(quantity.samples, [25, 75])))
+
+
+def test_widely_spread_samples_carry_a_warning():
+    assert TEN.warnings == ("interquartile range is 82% of the median",)
+    assert Quantity("steady", (1.0,) * 6).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("predicate", "verdict"),
+    [
+        (TEN > 1.9, "holds"),
+        (TEN > 2, "inconclusive"),
+        (TEN > 9, "fails"),
+        (TEN < 9.1, "holds"),
+        (TEN < 9, "inconclusive"),
+        (TEN < 2, "fails"),
+        (1.9 < TEN, "holds"),
+        (TEN.between(2, 9), "holds"),
+        (TEN.between(2.1, 9), "inconclusive"),
+        (TEN.between(2, 8.9), "inconclusive"),
+        (TEN.between(3, 8), "inconclusive"),
+        (TEN.between(9.1, 20), "fails"),
+        (TEN.between(0, 1.9), "fails"),
+        (TINY > 0, "inconclusive"),
+        (TINY < 0, "inconclusive"),
+        (TINY.between(-1e9, 1e9), "inconclusive"),
+        (counted("three", 3) > 2, "holds"),
+        (counted("three", 3) > 3, "fails"),
+        (counted("three", 3) < 4, "holds"),
+        (counted("three", 3) < 3, "fails"),
+        (counted("three", 3).between(3, 3), "holds"),
+        (counted("three", 3).between(4, 5), "fails"),
+        (TEN > Quantity("less", (1.0,) * 6), "holds"),
+        (TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)), "inconclusive"),
+        (TEN > Quantity("more", (9.0,) * 6), "fails"),
+        (TEN < Quantity("more", (9.5,) * 6), "holds"),
+        (TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)), "inconclusive"),
+        (TEN < Quantity("less", (2.0,) * 6), "fails"),
+        (TEN < counted("eleven", 11), "holds"),
+    ],
+    ids=str,
+)
+def test_a_comparison_looks_at_the_whole_interval(predicate, verdict):
+    assert predicate.verdict == verdict
+
+
+def test_a_comparison_has_no_truth_value():
+    with pytest.raises(TypeError, match=r"no truth value.*claim\(\).*\.verdict.*between"):
+        bool(TEN > 3)
+
+
+def test_a_chained_comparison_does_not_drop_its_first_half():
+    with pytest.raises(TypeError, match=r"quantity\.between\(low, high\)"):
+        _ = 1 < TEN < 20
+
+
+def test_a_predicate_says_what_was_measured_and_what_was_claimed():
+    times = Quantity("one step", (0.25,) * 6, "s")
+    measured = "one step: 250 ms (95 % interval 250 ms to 250 ms, 6 samples)"
+    assert str(times < 0.5) == f"{measured}; claimed: < 500 ms"
+    assert str(times.between(0.1, 1)) == f"{measured}; claimed: 100 ms to 1 s"
+    both = Quantity("two steps", (0.5, 0.5, 0.5, 0.5, 0.5, 2), "s")
+    assert str(times < both) == f"{measured}; claimed: < all of 500 ms to 2 s"
+
+
+def test_a_ratio_is_taken_round_by_round():
+    slow, fast = Quantity("slow", (2, 9, 4), "s"), Quantity("fast", (1, 3, 4), "s")
+    ratio = slow / fast
+    assert ratio.samples == (2, 3, 1)
+    assert (ratio.name, ratio.unit, ratio.exact) == ("slow / fast", "", False)
+
+
+def test_a_ratio_of_counts_is_exact():
+    ratio = counted("six", 6) / counted("four", 4)
+    assert ratio.exact
+    assert ratio.interval == (1.5, 1.5)
+
+
+def test_another_name_changes_nothing_else():
+    renamed = counted("bytes", 7, "B").renamed("size")
+    assert str(renamed) == "size: 7 B"
+    assert renamed.exact
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: Quantity("loss", (1.0, math.nan)),
+            "Sample 1 of 'loss' is nan: nothing can be claimed.*Look for a division by zero",
+        ),
+        (lambda: Quantity("loss", (-math.inf,)), "Sample 0 of 'loss' is -inf"),
+        (lambda: counted("loss", math.nan), "Sample 0 of 'loss' is nan"),
+        (lambda: Quantity("loss", ()), "'loss' has no samples: measure it at least once"),
+        (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
+        (lambda: TEN > math.nan, "cannot be compared with nan"),
+        (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
+        (
+            lambda: TEN / TINY,
+            "round by round.*'ten' has 10 samples.*'tiny' has 3.*with one `compare`",
+        ),
+        (lambda: counted("a", 1, "s") / counted("b", 1, "B"), "'a' has 1 samples in 's'.*'B'"),
+        (lambda: counted("a", 1) / counted("none", 0), "Cannot divide by 'none'.* is 0"),
+        (lambda: counted("a", 1, "s") > counted("b", 1, "B"), "'a'.*'s'.*'b'.*'B'"),
+    ],
+)
+def test_what_cannot_be_claimed_over_is_refused(build, message):
+    with pytest.raises(ArgumentError, match=message):
+        build()

@@ -1,0 +1,147 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from d2lpar import block, host_memory
+from d2lpar.workloads import (
+    chain,
+    device_batch,
+    host_batch,
+    init_mlp,
+    mlp,
+    random_product,
+    train_step,
+)
+
+KEY = jax.random.key(0)
+SIZES = (5, 8, 7, 1)
+
+
+def problem(seed=0, rows=16):
+    """Parameters, inputs and targets, the biases far enough from zero to matter."""
+    draw = np.random.default_rng(seed).normal
+    parameters = [(weights, bias + 0.1) for weights, bias in init_mlp(KEY, SIZES)]
+    inputs, targets = draw(size=(rows, SIZES[0])), draw(size=(rows, SIZES[-1]))
+    return parameters, inputs.astype(np.float32), targets.astype(np.float32)
+
+
+def reference_step(parameters, inputs, targets, rate):
+    """Forward, backward and update, written out in NumPy with float64."""
+    parameters = [(np.float64(weights), np.float64(bias)) for weights, bias in parameters]
+    activations = [np.float64(inputs)]
+    for weights, bias in parameters[:-1]:
+        activations.append(np.maximum(activations[-1] @ weights + bias, 0))
+    weights, bias = parameters[-1]
+    error = activations[-1] @ weights + bias - targets
+    loss = np.mean(error**2) / 2
+    gradient, updated = error / len(inputs), []
+    for (weights, bias), activation in zip(parameters[::-1], activations[::-1], strict=True):
+        step = rate * activation.T @ gradient, rate * gradient.sum(axis=0)
+        updated.insert(0, (weights - step[0], bias - step[1]))
+        gradient = gradient @ weights.T * (activation > 0)
+    return updated, loss
+
+
+def test_a_training_step_is_forward_backward_and_update():
+    updated, loss = train_step(*problem(), 0.5)
+    expected, expected_loss = reference_step(*problem(), 0.5)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    jax.tree.map(
+        lambda ours, theirs: np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5),
+        updated,
+        expected,
+    )
+
+
+def test_training_lowers_the_loss():
+    parameters, inputs, targets = problem()
+    losses = []
+    for _ in range(20):
+        parameters, loss = train_step(parameters, inputs, targets, 0.05)
+        losses.append(float(loss))
+    assert losses == sorted(losses, reverse=True)
+    assert losses[-1] < 0.9 * losses[0]
+
+
+def test_a_new_perceptron_has_the_asked_sizes_and_keeps_the_scale_of_its_inputs():
+    sizes = (300, 400, 200)
+    parameters = init_mlp(KEY, sizes)
+    assert [(w.shape, b.shape) for w, b in parameters] == [
+        ((300, 400), (400,)),
+        ((400, 200), (200,)),
+    ]
+    assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {np.dtype("float32")}
+    for (weights, bias), inputs in zip(parameters, sizes, strict=False):
+        assert np.std(weights) == pytest.approx(np.sqrt(2 / inputs), rel=0.02)
+        assert not bias.any()
+
+
+def test_two_keys_make_two_perceptrons_and_two_layers_differ():
+    (first, _), (second, _) = init_mlp(KEY, (4, 4, 4))
+    (other, _), _ = init_mlp(jax.random.key(1), (4, 4, 4))
+    assert not np.array_equal(first, second)
+    assert not np.array_equal(first, other)
+
+
+@pytest.mark.parametrize("length", [0, 1, 5])
+def test_a_chain_is_a_loop(length):
+    matrix = np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)
+    expected = matrix
+    for _ in range(length):
+        expected = np.tanh(expected @ matrix / 8)
+    np.testing.assert_allclose(chain(matrix, length), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_random_product_is_the_square_of_a_normal_matrix():
+    matrix = jax.random.normal(KEY, (50, 50))
+    np.testing.assert_allclose(random_product(KEY, 50), matrix @ matrix, rtol=1e-3, atol=1e-4)
+
+
+def test_a_device_batch_is_random_between_zero_and_one():
+    batch = device_batch(KEY, 100, 50)
+    assert batch.dtype == np.float32
+    assert batch.min() >= 0 < 0.9 < batch.max() < 1
+    assert not np.array_equal(batch, device_batch(jax.random.key(1), 100, 50))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64])
+@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (4, 3)])
+def test_a_host_batch_is_an_equal_array(shape, dtype):
+    template = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+    batch = host_batch(template)
+    assert batch.dtype == dtype
+    np.testing.assert_array_equal(batch, template)
+
+
+def test_a_host_batch_has_fresh_memory():
+    template = np.ones((4, 3))
+    first, second = host_batch(template), host_batch(template)
+    first[...] = 0
+    assert template.all()
+    assert second.all()
+
+
+def test_the_memory_of_a_host_batch_goes_back_with_its_last_reference():
+    template = np.ones(16_000_000, np.uint8)
+    for _ in range(3):  # malloc would give it back once, and keep it from then on
+        batch = host_batch(template)
+        held = host_memory()
+        del batch
+        assert held - host_memory() > 0.9 * template.nbytes
+
+
+@pytest.mark.parametrize(
+    ("workload", "args"),
+    [
+        (random_product, (KEY, 50)),
+        (chain, (jnp.eye(64), 10)),
+        (train_step, problem()),
+        (device_batch, (KEY, 50, 20)),
+    ],
+)
+def test_the_workloads_are_dispatched_asynchronously(workload, args):
+    # XLA's CPU client runs a program inline if it counts fewer than 1000 operations in it.
+    cost = workload.lower(*args).compile().cost_analysis()
+    assert cost["flops"] >= 1000
+    block(workload(*args))
