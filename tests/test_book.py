@@ -24,7 +24,7 @@ SURVIVES_WITHOUT_DISPATCH = {
     "with nothing else in the queue, all four ways of waiting take about as long",
     "On a CPU, two elements gain next to nothing.",
     "Batches that are made on the device do not pile up",
-    "the window of four takes less than one and a half times as long as running free",
+    "the window of three takes less than one and a half times as long as running free",
 }
 
 

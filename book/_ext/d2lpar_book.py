@@ -22,6 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 
 import d2lpar
+from d2lpar.claims import MIME_TYPE
 
 logger = logging.getLogger(__name__)
 
@@ -95,11 +96,10 @@ def visit_display_math(self, node):
 
 # --- The status page --------------------------------------------------------------------------
 
-CLAIM = "application/vnd.d2lpar.claim+json"
 VERDICTS = {
     "holds": "holds here",
     "fails": "does not hold here",
-    "inconclusive": "undecided here",
+    "inconclusive": "inconclusive here",
     "untestable": "cannot be tested here",
 }
 
@@ -131,27 +131,26 @@ class FillPending(SphinxPostTransform):
 def claims_table(app, docname):
     """Return a line that counts the claims of the book, and the table of them."""
     executed = Path(app.outdir).parent / "jupyter_execute"  # where myst-nb leaves the notebooks
-    claims = [
-        (page, claim)
-        for page in sorted(app.env.found_docs)
-        for claim in claims_of(executed / f"{page}.ipynb")
-    ]
-    counts = Counter(claim["verdict"] for _, claim in claims)
-    summary = ", ".join(f"{counts[v]} {label}" for v, label in VERDICTS.items() if counts[v])
-    rows = [
-        (
-            [nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)],
-            with_code(claim["sentence"]),
-            [nodes.strong("", VERDICTS[claim["verdict"]], classes=[claim["verdict"]])],
-            with_code(claim["detail"]),
-        )
-        for page, claim in claims
-        for uri in [app.builder.get_relative_uri(docname, page)]
-    ]
-    return [
-        nodes.paragraph(text=f"{len(claims)} claims: {summary or 'none'}."),
-        table(("Page", "Claim", "Verdict", "Measured"), rows),
-    ]
+    rows, verdicts = [], []
+    for page in sorted(app.env.found_docs):
+        uri = app.builder.get_relative_uri(docname, page)
+        link = nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)
+        for claim in claims_of(executed / f"{page}.ipynb"):
+            sentence = claim["sentence"][:1].upper() + claim["sentence"][1:]
+            verdict = VERDICTS[claim["verdict"]]
+            measured = [*claim["quantities"], claim["detail"]]
+            verdicts.append(verdict)
+            rows.append(
+                (
+                    [with_code(sentence)],
+                    [[nodes.strong("", verdict)]],
+                    [with_code(line) for line in measured if line],
+                    [[link.deepcopy()]],
+                )
+            )
+    counts = "; ".join(f"{verdict}: {n}" for verdict, n in Counter(verdicts).items())
+    count = nodes.paragraph(text=f"Claims: {len(rows)} ({counts or 'none'}).")
+    return [count, table(("Claim", "Verdict", "Measured", "Page"), rows)]
 
 
 def claims_of(notebook):
@@ -160,7 +159,7 @@ def claims_of(notebook):
         return []
     cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
     outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
-    return [data[CLAIM] for data in outputs if CLAIM in data]
+    return [data[MIME_TYPE] for data in outputs if MIME_TYPE in data]
 
 
 def build_table(app, docname):
@@ -176,7 +175,8 @@ def build_table(app, docname):
         "JAX devices": ", ".join(f"{n} x {kind}" for kind, n in devices.items()),
         "Packages": ", ".join(f"{name} {metadata.version(name)}" for name in packages),
     }
-    return [table(None, [([nodes.strong("", k)], [nodes.Text(v)]) for k, v in rows.items()])]
+    rows = [([[nodes.strong("", name)]], [[nodes.Text(value)]]) for name, value in rows.items()]
+    return [table(None, rows)]
 
 
 def processor():
@@ -194,15 +194,16 @@ def with_code(text):
 
 
 def table(header, rows):
-    """Return a docutils table of rows of cells, each a list of inline nodes."""
+    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes."""
 
     def row(cells):
-        return nodes.row("", *(nodes.entry("", nodes.paragraph("", "", *cell)) for cell in cells))
+        paragraphs = ([nodes.paragraph("", "", *inline) for inline in cell] for cell in cells)
+        return nodes.row("", *(nodes.entry("", *cell) for cell in paragraphs))
 
     columns = len(header or rows[0])
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
     if header:
-        group += nodes.thead("", row([[nodes.Text(name)] for name in header]))
+        group += nodes.thead("", row([[[nodes.Text(name)]] for name in header]))
     group += nodes.tbody("", *map(row, rows))
     return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-columns-{columns}"])
 
