@@ -13,12 +13,20 @@ MIME_TYPE = "application/vnd.d2lpar.claim+json"
 STRICT = "D2LPAR_STRICT"
 """The environment variable that makes a failed claim an error, for builds and tests."""
 
-# Verdict: how it reads, and a colour that is legible on white and on black.
-_LOOK = {
-    "holds": ("holds here", "#1a936f"),
-    "fails": ("does not hold here", "#d1495b"),
-    "inconclusive": ("inconclusive here", "#b8860b"),
-    "untestable": ("cannot be tested here", "#7a7f87"),
+VERDICTS = {
+    "holds": "holds here",
+    "fails": "does not hold here",
+    "inconclusive": "inconclusive here",
+    "untestable": "cannot be tested here",
+}
+"""How each verdict reads."""
+
+# Legible on white and on black.
+_COLOURS = {
+    "holds": "#1a936f",
+    "fails": "#d1495b",
+    "inconclusive": "#b8860b",
+    "untestable": "#7a7f87",
 }
 
 
@@ -66,24 +74,24 @@ class Claim:
         }
 
     def __str__(self):
-        reads, _ = _LOOK[self.verdict]
         detail = f": {self.detail}" if self.detail else ""
-        lines = [f"Claim: {self.sentence}", f"  {reads}{detail}"]
+        lines = [f"Claim: {self.sentence}", f"  {VERDICTS[self.verdict]}{detail}"]
         return "\n".join(lines + [f"    {predicate}" for predicate in self.predicates])
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
     def _html(self) -> str:
-        reads, colour = _LOOK[self.verdict]
+        colour = _COLOURS[self.verdict]
         detail = f": {html.escape(self.detail)}" if self.detail else ""
         rows = "".join(f"<li>{html.escape(str(predicate))}</li>" for predicate in self.predicates)
         # Inline, because Colab keeps an output's own styles and nothing else.
         return (
             f'<div class="d2lpar-claim" data-verdict="{self.verdict}" style="border-left: 0.3em '
             f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-            f'<div>{html.escape(self.sentence)}</div><strong style="color: {colour}">{reads}'
-            f'</strong>{detail}<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
+            f"<div>{html.escape(self.sentence)}</div>"
+            f'<strong style="color: {colour}">{VERDICTS[self.verdict]}</strong>{detail}'
+            f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
         )
 
 

@@ -49,6 +49,12 @@ def num_gpus() -> int:
 def try_gpu(index: int = 0) -> jax.Device:
     """Return the GPU with this index if there is one, else the first CPU device.
 
+    Args:
+        index: Which of the GPUs that JAX sees.
+
+    Raises:
+        ArgumentError: If `index` is negative or no integer.
+
     Example:
         >>> try_gpu().platform in ("cpu", "gpu")
         True

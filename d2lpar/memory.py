@@ -54,8 +54,6 @@ class PeakMemory:
         every: Seconds between two samples.
 
     Attributes:
-        before: Bytes when the block began.
-        peak: The highest number of bytes seen.
         samples: Pairs of seconds since the block began and bytes.
 
     Raises:

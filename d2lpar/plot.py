@@ -67,17 +67,15 @@ def draw_times(measurements: Mapping[str, Measurement]) -> Axes:
         measurements: What `compare` returns.
 
     Returns:
-        The axes: a logarithmic scale of seconds, the medians with their 95 % intervals.
+        The axes, with the medians and their 95 % intervals on a logarithmic scale of seconds.
     """
-    figure, axes = plt.subplots(figsize=(5.2, 0.9 + 0.55 * len(measurements)))
+    axes = plt.figure(figsize=(5.2, 0.9 + 0.55 * len(measurements))).add_subplot()
     names = list(measurements)
     for colour, marker, label, offset in (
         ("host", "o", "Python has control back", 0.12),
         ("device", "s", "result is ready", -0.12),
     ):
-        quantities = [
-            m.dispatch if colour == "host" else m.total for m in measurements.values()
-        ]
+        quantities = [m.dispatch if colour == "host" else m.total for m in measurements.values()]
         medians = [q.median for q in quantities]
         rows = np.arange(len(names))[::-1] + offset
         axes.errorbar(
@@ -95,7 +93,7 @@ def draw_times(measurements: Mapping[str, Measurement]) -> Axes:
     axes.set_xscale("log")
     _format_axis(axes.xaxis, "s")
     axes.set_xlabel("time")
-    figure.legend(loc="outside upper center", ncols=2)
+    axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
 
 
@@ -107,7 +105,7 @@ def draw_stack() -> Axes:
     """
     devices = jax.local_devices()
     shown = devices[:4]
-    figure, axes = plt.subplots(figsize=(5.2, 3.9))
+    axes = plt.figure(figsize=(5.2, 3.9)).add_subplot()
     axes.set_axis_off()
     axes.set(xlim=(0, 10), ylim=(0, 10))
     client = devices[0].platform.upper()
@@ -141,7 +139,7 @@ def draw_graph(graph: nx.DiGraph) -> Axes:
     """
     layers = list(nx.topological_generations(graph))
     widest = max(len(layer) for layer in layers)
-    figure, axes = plt.subplots(figsize=(max(4.0, 2.1 * widest), 0.9 * len(layers) + 0.3))
+    axes = plt.figure(figsize=(max(4.0, 2.1 * widest), 0.9 * len(layers) + 0.3)).add_subplot()
     axes.set_axis_off()
     positions = {
         node: ((index + 0.5) / len(layer) * widest * 4, -2 * depth)
@@ -170,7 +168,7 @@ def draw_calls(seconds: Sequence[float], limit: int) -> Axes:
     Returns:
         The axes.
     """
-    figure, axes = plt.subplots()
+    axes = plt.figure().add_subplot()
     numbers = np.arange(1, len(seconds) + 1)
     axes.plot(numbers, seconds, ".", color=COLOURS["host"])
     axes.axvline(limit + 0.5, color=COLOURS["model"], linestyle="--", linewidth=1)
@@ -204,7 +202,7 @@ def draw_loops(
     Returns:
         The axes, both logarithmic.
     """
-    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
     for quantities, role, marker, label in (
         (waiting, "barrier", "o", "barrier in each turn"),
         (running_ahead, "none", "s", "one barrier at the end"),
@@ -227,7 +225,7 @@ def draw_loops(
     axes.set_yscale("log")
     _format_axis(axes.yaxis, "s")
     axes.set(xlabel="elements", ylabel="time of one turn")
-    figure.legend(loc="outside upper center", ncols=2)
+    axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
 
 
@@ -241,7 +239,7 @@ def draw_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]
     Returns:
         The axes.
     """
-    figure, axes = plt.subplots()
+    axes = plt.figure().add_subplot()
     for name, seconds in epochs.items():
         numbers = np.arange(1, len(seconds) + 1)
         axes.plot(numbers, seconds, color=COLOURS[styles[name]], label=name)
@@ -267,7 +265,7 @@ def draw_memory(
     Returns:
         The axes.
     """
-    figure, axes = plt.subplots(figsize=(5.2, 3.6))
+    axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
     markers = iter("o^sDv")
     for name, counts in most_in_flight.items():
         colour = COLOURS[styles[name]]

@@ -9,7 +9,7 @@ _PREFIXES = {
 }
 
 UNITS = frozenset(_PREFIXES)
-"""The units that a quantity may have: seconds, bytes, or none for counts and ratios."""
+"""What a quantity may be measured in, which is seconds, bytes, or nothing for counts and ratios."""
 
 
 def format_value(value: float, unit: str) -> str:

@@ -1,6 +1,7 @@
 """The matrix products and the MLP training step that the book measures."""
 
 import functools
+import itertools
 import mmap
 from collections.abc import Sequence
 
@@ -63,15 +64,15 @@ def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
         sizes: The number of units of each layer, the inputs first.
 
     Returns:
-        A pair for each layer: weights of shape `(in, out)`, scaled for ReLU (He et al., 2015,
-        Delving Deep into Rectifiers, eq. 10), and zero biases of shape `(out,)`.
+        A pair for each layer, its weights of shape `(in, out)` scaled for ReLU (He et al., 2015,
+        Delving Deep into Rectifiers, eq. 10) and its zero biases of shape `(out,)`.
 
     Example:
         >>> [w.shape for w, b in init_mlp(jax.random.key(0), (512, 8, 1))]
         [(512, 8), (8, 1)]
     """
     layers = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in itertools.pairwise(sizes):
         key, draw = jax.random.split(key)
         weights = jax.random.normal(draw, (inputs, outputs)) * np.sqrt(2 / inputs)
         layers.append((weights.astype(jnp.float32), jnp.zeros(outputs)))
@@ -107,8 +108,8 @@ def train_step(
         rate: The learning rate.
 
     Returns:
-        The new parameters and the loss before the step: half the squared error, averaged over
-        the batch.
+        The new parameters, and the loss before the step, which is half the squared error averaged
+        over the batch.
     """
 
     def loss_of(parameters):
@@ -135,7 +136,8 @@ def host_batch(template: np.ndarray) -> np.ndarray:
     # Memory from malloc stays with the process after it is freed, so a second run would find it
     # there and seem to need none. A map of its own is returned at once; a private one fills twice
     # as fast as a shared one, which is mmap's default. (Windows has neither flag.)
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    unix = hasattr(mmap, "MAP_PRIVATE")
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if unix else {}
     memory = mmap.mmap(-1, max(template.nbytes, 1), **private)
     batch = np.frombuffer(memory, template.dtype, template.size).reshape(template.shape)
     batch[...] = template

@@ -30,7 +30,10 @@ def read_clock():
     time.perf_counter()
 
 
-def use_timer(timer=Timer()):  # noqa: B008 - one timer for all turns
+timer = Timer()
+
+
+def use_timer():
     timer.start()
     timer.stop()
 

@@ -15,7 +15,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-CLAIM = "application/vnd.d2lpar.claim+json"
+from d2lpar.claims import MIME_TYPE
 
 # The environment variable of that name does nothing, and it must be the first thing JAX hears.
 SYNCHRONOUS = "import jax; jax.config.update('jax_cpu_enable_async_dispatch', False)"
@@ -29,7 +29,7 @@ def run_notebook(path: Path, *, synchronous: bool, timeout: int = 300) -> list[d
     os.environ["D2LPAR_STRICT"] = "0" if synchronous else "1"
     NotebookClient(notebook, timeout=timeout).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [output.data[CLAIM] for output in outputs if CLAIM in output.get("data", {})]
+    return [output.data[MIME_TYPE] for output in outputs if MIME_TYPE in output.get("data", {})]
 
 
 def claims_of(printed: str) -> list[dict]:

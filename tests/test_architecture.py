@@ -64,9 +64,11 @@ def left_out(value):
     text = inspect.getdoc(value)
     described = re.findall(r"^    \*{0,2}(\w+):", text, re.MULTILINE)
     if inspect.isclass(value):  # One without an __init__ takes what its base takes.
-        return [n for n in inspect.signature(value).parameters if n not in described] if (
-            "__init__" in vars(value)
-        ) else []
+        return (
+            [n for n in inspect.signature(value).parameters if n not in described]
+            if ("__init__" in vars(value))
+            else []
+        )
     signature = inspect.signature(value)
     missing = [n for n in signature.parameters if n not in described]
     says_it = re.search(r"^(Returns:$|Yields:$|Return )", text, re.MULTILINE)

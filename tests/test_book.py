@@ -45,7 +45,8 @@ def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
 @pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
 def test_every_claim_is_a_sentence_of_the_prose(path):
     notebook = jupytext.read(path)
-    prose = " ".join(" ".join(c.source for c in notebook.cells if c.cell_type == "markdown").split())
+    markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    prose = " ".join(markdown.split())
     sentences = [s for c in notebook.cells if c.cell_type == "code" for s in claimed_in(c.source)]
     assert sentences
     assert [sentence for sentence in sentences if sentence not in prose] == []
@@ -107,7 +108,8 @@ def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, pat
 @pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
 def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
-    (link,) = set(re.findall(r"colab\.research\.google\.com/github/d2lpar/d2lpar/blob/main/([^\"]+)", page))
+    colab = r'colab\.research\.google\.com/github/d2lpar/d2lpar/blob/main/([^"]+)'
+    (link,) = set(re.findall(colab, page))
     assert link == str(path.with_suffix(".ipynb").relative_to(ROOT))
     assert (ROOT / link).exists()
 
@@ -155,7 +157,7 @@ def claimed_in(code):
 
 def run(path, *options, prefix=(), **environment):
     """Execute a chapter in a process of its own and return its claims."""
-    command = [*prefix, sys.executable, str(ROOT / "tests" / "run_notebook.py"), *options, str(path)]
+    command = [*prefix, sys.executable, "tests/run_notebook.py", *options, str(path)]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, cwd=ROOT
     )

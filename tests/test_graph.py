@@ -34,7 +34,8 @@ def test_a_result_used_twice_by_one_operator_is_one_edge():
 
 
 def test_an_array_from_outside_the_function_is_an_input():
-    graph = computation_graph(lambda x, outside=np.arange(2.0): x[0] * outside, X)
+    outside = np.arange(2.0)
+    graph = computation_graph(lambda x: x[0] * outside, X)
     assert operators(graph).count("input") == 2
     assert len(list(nx.weakly_connected_components(graph))) == 1
 

@@ -132,7 +132,8 @@ def test_a_result_that_was_donated_away_is_an_error_with_a_way_out(clock, drain)
     window = InFlight(1)
     window.submit(FakeDevice(clock).run, 9).delete()
     with pytest.raises(
-        ArgumentError, match="this call returned was donated.*nothing to wait for.*such as the loss"
+        ArgumentError,
+        match=r"this call returned was donated.*nothing to wait for.*such as the loss",
     ):
         window.drain() if drain else window.submit(lambda: None)
 

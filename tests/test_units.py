@@ -31,7 +31,8 @@ def test_bytes_are_written_in_powers_of_ten(count, text):
 
 
 @pytest.mark.parametrize(
-    ("value", "text"), [(0, "0"), (0.12345, "0.123"), (48, "48"), (1234.5, "1234"), (1e6, "1000000")]
+    ("value", "text"),
+    [(0, "0"), (0.12345, "0.123"), (48, "48"), (1234.5, "1234"), (1e6, "1000000")],
 )
 def test_counts_and_ratios_have_no_unit(value, text):
     assert format_value(value, "") == text

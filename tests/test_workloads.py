@@ -9,7 +9,6 @@ from d2lpar.workloads import (
     device_batch,
     host_batch,
     init_mlp,
-    mlp,
     random_product,
     train_step,
 )

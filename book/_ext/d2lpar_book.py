@@ -22,7 +22,7 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 
 import d2lpar
-from d2lpar.claims import MIME_TYPE
+from d2lpar.claims import MIME_TYPE, VERDICTS
 
 logger = logging.getLogger(__name__)
 
@@ -95,13 +95,6 @@ def visit_display_math(self, node):
 
 
 # --- The status page --------------------------------------------------------------------------
-
-VERDICTS = {
-    "holds": "holds here",
-    "fails": "does not hold here",
-    "inconclusive": "inconclusive here",
-    "untestable": "cannot be tested here",
-}
 
 
 class Pending(nodes.General, nodes.Element):
