@@ -1,6 +1,7 @@
 """State a sentence of the text in code, and check it."""
 
 import html
+import math
 import os
 from dataclasses import dataclass
 
@@ -60,9 +61,15 @@ class Claim:
         return {
             "holds": "",
             "fails": self.otherwise,
-            "inconclusive": "the machine was busy, and the interval reaches over the bound",
+            "inconclusive": self._doubt,
             "untestable": f"needs {self.needs}",
         }[self.verdict]
+
+    @property
+    def _doubt(self) -> str:
+        if any(math.isinf(predicate.quantity.interval[0]) for predicate in self.predicates):
+            return "too few samples for a 95 % interval; it takes six"
+        return "the machine was busy, and the interval reaches over the bound"
 
     def as_dict(self) -> dict:
         """Return the claim as plain data, for JSON."""
@@ -89,10 +96,16 @@ class Claim:
         return (
             f'<div class="d2lpar-claim" data-verdict="{self.verdict}" style="border-left: 0.3em '
             f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-            f"<div>{html.escape(self.sentence)}</div>"
+            f"<div>{_with_code(self.sentence)}</div>"
             f'<strong style="color: {colour}">{VERDICTS[self.verdict]}</strong>{detail}'
             f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
         )
+
+
+def _with_code(text: str) -> str:
+    """Return text as HTML, with what stands in `backticks` as code."""
+    parts = enumerate(html.escape(text).split("`"))
+    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts)
 
 
 def claim(

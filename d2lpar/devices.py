@@ -19,8 +19,9 @@ def cpu(index: int = 0) -> jax.Device:
         >>> cpu().platform
         'cpu'
     """
-    more = f"Call d2lpar.use_cpu_devices({index + 1}) before anything else of JAX." if index else ""
-    return _pick("cpu", jax.local_devices(backend="cpu"), index, more)
+    require_count("index", index, at_least=0)
+    way_out = f"Call d2lpar.use_cpu_devices({index + 1}) before anything else of JAX."
+    return _pick("cpu", jax.local_devices(backend="cpu"), index, way_out)
 
 
 def gpu(index: int = 0) -> jax.Device:
@@ -33,6 +34,7 @@ def gpu(index: int = 0) -> jax.Device:
         DeviceError: If there are not that many.
         ArgumentError: If `index` is negative or no integer.
     """
+    require_count("index", index, at_least=0)
     return _pick("gpu", _gpus(), index, "Use d2lpar.try_gpu(), which falls back to the CPU.")
 
 
@@ -108,8 +110,7 @@ def _gpus() -> list[jax.Device]:
 
 
 def _pick(kind: str, devices: list[jax.Device], index: int, way_out: str) -> jax.Device:
-    require_count("index", index, at_least=0)
     if index < len(devices):
         return devices[index]
     found = f"JAX sees {len(devices)} {kind.upper()} device{'s' * (len(devices) != 1)}"
-    raise DeviceError(f"{kind}({index}) was asked for, but {found}. {way_out}".rstrip())
+    raise DeviceError(f"{kind}({index}) was asked for, but {found}. {way_out}")

@@ -60,6 +60,7 @@ class InFlight:
             *args: Passed on to it.
             **kwargs: Passed on to it.
         """
+        self._forget_finished()
         while self.max_in_flight is not None and len(self._pending) >= self.max_in_flight:
             self._wait_for_oldest()
         result = function(*args, **kwargs)
@@ -96,8 +97,8 @@ class InFlight:
         block(kept)
 
     def _forget_finished(self):
-        while self._pending and all(_is_ready(leaf) for leaf in self._pending[0]):
-            self._pending.popleft()
+        # Anywhere in the line: on two devices a later call may well be done first.
+        self._pending = deque(call for call in self._pending if not all(map(_is_ready, call)))
 
 
 def _is_deleted(leaf: Any) -> bool:

@@ -183,22 +183,20 @@ class _Arm:
 def _run(arms: list[_Arm], repeats: int, warmup: int) -> Comparison:
     require_count("repeats", repeats, at_least=1)
     require_count("warmup", warmup, at_least=0)
-    for _ in range(warmup):
-        for arm in arms:
-            arm.warm_up()
-    for index in range(repeats):
-        for arm in arms if index % 2 == 0 else reversed(arms):
+    for round_ in range(-warmup, repeats):
+        for arm in arms if round_ % 2 == 0 else reversed(arms):
             try:
-                arm.time_once()
+                arm.warm_up() if round_ < 0 else arm.time_once()
             except Exception as error:
-                _keep_earlier_times(error, arm, index + 1, repeats)
+                _keep_earlier_times(error, arm, round_, repeats)
                 raise
     return Comparison((arm.name, arm.measurement()) for arm in arms)
 
 
-def _keep_earlier_times(error: Exception, arm: _Arm, repeat: int, repeats: int) -> None:
+def _keep_earlier_times(error: Exception, arm: _Arm, round_: int, repeats: int) -> None:
     error.partial_measurement = arm.measurement() if arm.total else None
+    where = "the warm-up" if round_ < 0 else f"repeat {round_ + 1} of {repeats}"
     error.add_note(
-        f"Raised in repeat {repeat} of {repeats} of {arm.name!r}; the {len(arm.total)} before it "
-        "are kept in this exception's partial_measurement."
+        f"Raised in {where} of {arm.name!r}; the {len(arm.total)} before it are kept in "
+        "this exception's partial_measurement."
     )

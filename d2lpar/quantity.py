@@ -117,14 +117,27 @@ class Quantity:
         return Quantity(f"{self.name} / {other.name}", ratios, exact=self.exact and other.exact)
 
     def __gt__(self, other: "Quantity | float") -> "Predicate":
-        return Predicate(self, *_bounds(other), relation=">")
+        return Predicate(self, *self._bounds(other), relation=">")
 
     def __lt__(self, other: "Quantity | float") -> "Predicate":
-        return Predicate(self, *_bounds(other), relation="<")
+        return Predicate(self, *self._bounds(other), relation="<")
 
     def between(self, low: float, high: float) -> "Predicate":
         """State that the quantity lies in `low` to `high`, both included."""
-        return Predicate(self, _bounds(low)[0], _bounds(high)[1], relation="between")
+        return Predicate(self, self._bounds(low)[0], self._bounds(high)[1], relation="between")
+
+    def _bounds(self, other: "Quantity | float") -> tuple[float, float]:
+        """Return the interval of a quantity, or a number twice."""
+        if isinstance(other, Quantity):
+            if other.unit != self.unit:
+                raise ArgumentError(
+                    f"{self.name!r} is in {self.unit!r} and {other.name!r} in {other.unit!r}: "
+                    "quantities of different units cannot be compared."
+                )
+            return other.interval
+        if not math.isfinite(other):
+            raise ArgumentError(f"{self.name!r} cannot be compared with {other}.")
+        return float(other), float(other)
 
     def renamed(self, name: str) -> "Quantity":
         """Return the same samples under another name."""
@@ -142,6 +155,14 @@ class Quantity:
 
 def counted(name: str, value: float, unit: str = "") -> Quantity:
     """Return a quantity that was counted, so that there is no doubt about it.
+
+    Args:
+        name: What was counted, as it should be printed.
+        value: How much of it.
+        unit: `"s"`, `"B"`, or `""`.
+
+    Returns:
+        A quantity whose interval is that value alone.
 
     Example:
         >>> counted("operators", 4)
@@ -194,12 +215,3 @@ class Predicate:
             return f"{self.quantity}; claimed: {low} to {high}"
         bound = low if self.low == self.high else f"all of {low} to {high}"
         return f"{self.quantity}; claimed: {self.relation} {bound}"
-
-
-def _bounds(other: Quantity | float) -> tuple[float, float]:
-    """Return the interval of a quantity, or a number twice."""
-    if isinstance(other, Quantity):
-        return other.interval
-    if not math.isfinite(other):
-        raise ArgumentError(f"A quantity cannot be compared with {other}.")
-    return float(other), float(other)

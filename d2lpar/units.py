@@ -29,7 +29,9 @@ def format_value(value: float, unit: str) -> str:
     if not math.isfinite(value):
         return f"{value} {unit}".rstrip()
     prefixes = _PREFIXES[unit]
-    scale, symbol = next(((s, n) for s, n in prefixes if abs(value) >= s), prefixes[-1])
+    # What rounds up to the next prefix gets it: 999.6 ms is 1 s.
+    fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= 0.9995 * scale)
+    scale, symbol = next(fits, prefixes[-1])
     scaled = value / scale
     digits = f"{scaled:.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
     return f"{digits} {symbol}".rstrip()
@@ -37,6 +39,12 @@ def format_value(value: float, unit: str) -> str:
 
 def format_seconds(seconds: float) -> str:
     """Write a duration in seconds as people read it.
+
+    Args:
+        seconds: How long.
+
+    Returns:
+        The number as text, with the unit that fits.
 
     Example:
         >>> format_seconds(2.5e-5)
@@ -47,6 +55,12 @@ def format_seconds(seconds: float) -> str:
 
 def format_bytes(count: float) -> str:
     """Write a number of bytes as people read it, in powers of ten.
+
+    Args:
+        count: How many bytes.
+
+    Returns:
+        The number as text, with the unit that fits.
 
     Example:
         >>> format_bytes(2_000_000)
