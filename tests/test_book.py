@@ -20,11 +20,11 @@ IDS = [str(path.relative_to(BOOK)) for path in CHAPTERS]
 
 # With every call run inside, the first part of each still holds; they are not about dispatch.
 SURVIVES_WITHOUT_DISPATCH = {
-    "neither of the two arrays waits for the other",
-    "with nothing else in the queue, all four ways of waiting take about as long",
+    "Neither of the two arrays waits for the other.",
+    "With nothing else in the queue, all four ways of waiting take about as long.",
     "On a CPU, two elements gain next to nothing.",
-    "Batches that are made on the device do not pile up",
-    "the window of three takes less than one and a half times as long as running free",
+    "Batches that are made on the device do not pile up.",
+    "A window of three takes less than one and a half times as long as running free.",
 }
 
 
@@ -49,6 +49,7 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
     prose = " ".join(markdown.split())
     sentences = [s for c in notebook.cells if c.cell_type == "code" for s in claimed_in(c.source)]
     assert sentences
+    assert all(sentence[0].isupper() and sentence[-1] == "." for sentence in sentences)
     assert [sentence for sentence in sentences if sentence not in prose] == []
 
 
@@ -122,7 +123,7 @@ def test_the_status_page_lists_every_claim(html):
         for cell in jupytext.read(path).cells
         if cell.cell_type == "code"
     ]
-    assert f"{sum(len(claimed_in(source)) for source in code)} claims:" in status
+    assert f"Claims: {sum(len(claimed_in(source)) for source in code)} (" in status
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")

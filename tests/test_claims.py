@@ -7,6 +7,7 @@ from d2lpar import ArgumentError, Claim, ClaimError, Quantity, claim, counted
 from d2lpar.claims import MIME_TYPE
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
+FEW = Quantity("few", (4.0, 5, 6))
 HOLDS, UNDECIDED, FAILS = RATIO > 3, RATIO > 5, RATIO > 10
 SENTENCE = "Dispatch is far quicker than the work."
 
@@ -76,9 +77,10 @@ def test_strict_mode_stops_at_nothing_but_a_failed_claim(strict, capsys, predica
     assert shown in capsys.readouterr().out
 
 
-def test_an_undecided_claim_over_few_samples_says_that_they_are_too_few():
-    few = Quantity("ratio", (4.0, 5, 6))
-    assert "too few" in Claim(SENTENCE, (few > 3,)).detail
+@pytest.mark.parametrize("predicate", [FEW > 3, RATIO > FEW], ids=["measured", "bound"])
+def test_an_undecided_claim_over_few_samples_says_that_they_are_too_few(predicate):
+    assert "too few samples" in Claim(SENTENCE, (HOLDS, predicate)).detail
+    assert "too few" not in Claim(SENTENCE, (UNDECIDED,)).detail
 
 
 def test_a_notebook_gets_text_html_and_data_that_json_can_keep():
@@ -93,11 +95,11 @@ def test_a_notebook_gets_text_html_and_data_that_json_can_keep():
 
 
 def test_html_shows_the_verdict_and_escapes_what_others_wrote():
-    made = Claim("a < b & c", (counted("<i>", 1) > 2,), otherwise='<script>"x"</script>')
+    made = Claim("a < b & `<b>`", (counted("<i>", 1) > 2,), otherwise='<script>"x"</script>')
     html = made._repr_mimebundle_()["text/html"]
     assert 'data-verdict="fails"' in html
     assert "does not hold here" in html
-    assert "a &lt; b &amp; c" in html
+    assert "a &lt; b &amp; <code>&lt;b&gt;</code>" in html
     assert "&lt;i&gt;: 1; claimed: &gt; 2" in html
     assert "&lt;script&gt;" in html
     assert "<i>" not in html

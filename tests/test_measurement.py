@@ -131,11 +131,12 @@ def test_a_function_that_raises_in_the_third_repeat_keeps_its_exception_and_earl
     ]
 
 
-@pytest.mark.parametrize("warmup", [0, 1], ids=["repeat", "warm-up"])
-def test_a_function_that_raises_at_its_first_call_leaves_no_times(warmup):
+@pytest.mark.parametrize(("warmup", "where"), [(0, "repeat 1 of 9"), (1, "the warm-up")])
+def test_a_function_that_raises_at_its_first_call_leaves_no_times(warmup, where):
     with pytest.raises(Lost) as caught:
         measure(raising_in_call(1), warmup=warmup)
     assert caught.value.partial_measurement is None
+    assert f"Raised in {where} of 'work'" in caught.value.__notes__[0]
 
 
 def test_an_arm_that_raises_keeps_its_own_earlier_times():

@@ -129,13 +129,12 @@ def claims_table(app, docname):
         uri = app.builder.get_relative_uri(docname, page)
         link = nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)
         for claim in claims_of(executed / f"{page}.ipynb"):
-            sentence = claim["sentence"][:1].upper() + claim["sentence"][1:]
             verdict = VERDICTS[claim["verdict"]]
             measured = [*claim["quantities"], claim["detail"]]
             verdicts.append(verdict)
             rows.append(
                 (
-                    [with_code(sentence)],
+                    [with_code(claim["sentence"])],
                     [[nodes.strong("", verdict)]],
                     [with_code(line) for line in measured if line],
                     [[link.deepcopy()]],
