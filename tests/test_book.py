@@ -18,7 +18,7 @@ BOOK = ROOT / "book"
 CHAPTERS = sorted(p for p in BOOK.rglob("*.md") if p.read_text().startswith("---\njupytext:"))
 IDS = [str(path.relative_to(BOOK)) for path in CHAPTERS]
 
-# With every call run inside, the first part of each still holds; they are not about dispatch.
+# They say what stays the same with and without it.
 SURVIVES_WITHOUT_DISPATCH = {
     "Neither of the two arrays waits for the other.",
     "With nothing else in the queue, all four ways of waiting take about as long.",
@@ -138,10 +138,11 @@ def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
-def test_without_asynchronous_dispatch_every_claim_about_it_fails(path):
+def test_without_asynchronous_dispatch_no_claim_about_it_holds(path):
     claims = run(path, "--synchronous")
-    survivors = {claim["sentence"] for claim in claims if claim["verdict"] != "fails"}
-    assert survivors <= SURVIVES_WITHOUT_DISPATCH
+    holding = {claim["sentence"] for claim in claims if claim["verdict"] == "holds"}
+    assert holding <= SURVIVES_WITHOUT_DISPATCH
+    assert len(failed(claims)) > len(claims) / 3
 
 
 def claimed_in(code):
