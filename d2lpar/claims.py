@@ -67,7 +67,8 @@ class Claim:
 
     @property
     def _doubt(self) -> str:
-        if any(math.isinf(predicate.quantity.interval[0]) for predicate in self.predicates):
+        ends = (e for p in self.predicates for e in (*p.quantity.interval, p.low, p.high))
+        if any(map(math.isinf, ends)):
             return "too few samples for a 95 % interval; it takes six"
         return "the machine was busy, and the interval reaches over the bound"
 

@@ -15,7 +15,7 @@ class InFlight:
 
     A barrier after every call leaves the device idle while Python prepares the next one; no
     barrier at all lets Python run far ahead and keep every input in memory. A window of a few
-    calls has the speed of the one and the memory of the other. It cannot deadlock: it only ever
+    calls keeps most of the speed, and holds only a few inputs. It cannot deadlock: it only ever
     waits for calls it has already handed to JAX.
 
     Args:

@@ -34,16 +34,17 @@ def random_product(key: jax.Array, size: int) -> jax.Array:
     return matrix @ matrix
 
 
-@jax.jit
+@functools.partial(jax.jit, static_argnums=1)
 def chain(matrix: jax.Array, length: int) -> jax.Array:
     """Multiply and squash a matrix `length` times, each time needing the time before.
 
-    With a 64x64 matrix no step is large enough to be split over several cores, so the whole
-    chain runs on one, for as long as you like: work that leaves the other cores alone.
+    With a 64x64 matrix no step is large enough to be split over the cores of a CPU, so the whole
+    chain runs on one, for as long as you like: work that leaves the other cores alone. The length
+    is static, because a GPU that does not know it has to ask the host after each step.
 
     Args:
-        matrix: A square float32 array; 64x64 is what the book uses.
-        length: How many steps.
+        matrix: A square float32 array; 64x64 is what the book uses on a CPU.
+        length: How many steps; each length is compiled once.
 
     Returns:
         An array of the shape of `matrix`.
