@@ -186,6 +186,6 @@ class Figures(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
-        if tag == "img" and "jupyter_execute" in attributes.get("src", ""):
+        if tag == "img" and "_images/" in attributes.get("src", ""):
             self.alts.append(attributes.get("alt", ""))
         self.captions += tag == "figcaption"
