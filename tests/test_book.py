@@ -23,7 +23,8 @@ SURVIVES_WITHOUT_DISPATCH = {
     "Neither of the two arrays waits for the other.",
     "With nothing else in the queue, each of the others takes between half and twice as long as "
     "`block_until_ready()`.",
-    "On one device, two calls that do not need each other take about twice as long as one.",
+    "On one device, two calls that do not need each other take over one and a half times as long "
+    "as one.",
     "On a CPU, a turn over two elements gets less than 1.4 times as fast.",
     "Batches that are made on the device do not pile up.",
     "A window of three takes less than one and a half times as long as running free.",
