@@ -1,12 +1,14 @@
 """Wait for asynchronous results: the one place where d2lpar blocks."""
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from d2lpar.errors import require_count
+from d2lpar.errors import ArgumentError, require_count
 
 _bump = jax.jit(lambda sentinel: sentinel + 1)
 
@@ -34,7 +36,7 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
 
     JAX has no such call. This one puts a sentinel, a tiny addition, at the end of each device's
     queue and waits for it: a queue works in order, so everything before it is done as well. Work
-    that another Python thread dispatched, and copies from a GPU to the host, are not covered.
+    that another Python thread dispatched, and copies that no program needs, are not covered.
 
     Args:
         devices: The devices to wait for; every local one if None.
@@ -42,11 +44,18 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     Example:
         >>> wait_all()
     """
-    if devices is None:
-        # The CPU is there beside any accelerator, but `jax.local_devices()` does not list it.
-        platforms = {device.platform for device in jax.local_devices()} | {"cpu"}
-        devices = [d for platform in platforms for d in jax.local_devices(backend=platform)]
-    block([_bump(jax.device_put(np.float32(0), device)) for device in devices])
+    groups = [list(devices or jax.local_devices())]
+    if devices is None and groups[0][0].platform != "cpu":
+        # The CPU is there as well, unlisted, unless JAX_PLATFORMS leaves it out.
+        with contextlib.suppress(RuntimeError):
+            groups.append(jax.local_devices(backend="cpu"))
+    sentinels = [_bump(jax.device_put(np.float32(0), d)) for group in groups for d in group]
+    for group in groups:
+        if len(group) > 1:  # Programs over several CPU devices have a queue of their own.
+            spread = NamedSharding(Mesh(np.array(group), "d"), PartitionSpec("d"))
+            zeros = np.zeros(len(group), np.float32)
+            sentinels.append(_bump(jax.device_put(zeros, spread)))
+    block(sentinels)
     jax.effects_barrier()
 
 
@@ -66,10 +75,11 @@ def blocks(
         tries: How many times in a row the arrays must be ready to call it waiting.
 
     Returns:
-        True if the operation waits.
+        True if the operation waits, and also if the arrays were ready to begin with, as they
+        always are without asynchronous dispatch.
 
     Raises:
-        ArgumentError: If `tries` is no integer of at least 1.
+        ArgumentError: If `tries` is no integer of at least 1, or no array is left to ask.
 
     Example:
         >>> import jax.numpy as jnp
@@ -84,7 +94,13 @@ def blocks(
         arrays = make_unready()
         operation(*arrays)
         # An operation may delete an operand, and a deleted one must not be asked (jax < 0.11.2).
-        ready = all(array.is_ready() for array in arrays if not array.is_deleted())
+        kept = [array for array in arrays if not array.is_deleted()]
+        if not kept:
+            raise ArgumentError(
+                "blocks() has no array left to ask whether it is ready: let make_unready return "
+                "a further result, which the operation leaves alone."
+            )
+        ready = all(array.is_ready() for array in kept)
         wait_all()  # The next try must not find this one's work in the queue.
         if not ready:
             return False

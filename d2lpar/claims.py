@@ -40,12 +40,31 @@ class Claim:
         predicates: Comparisons of measured quantities; all must hold.
         otherwise: The likely reason if it does not hold.
         needs: What this machine lacks to test it, or None.
+
+    Raises:
+        ArgumentError: If there is no sentence, or something other than a comparison is given.
     """
 
     sentence: str
     predicates: tuple[Predicate, ...] = ()
     otherwise: str = ""
     needs: str | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.sentence, str) or not self.sentence.strip():
+            raise ArgumentError(f"claim() needs the sentence it checks, found {self.sentence!r}.")
+        for predicate in self.predicates:
+            if not isinstance(predicate, Predicate):
+                raise ArgumentError(
+                    "claim() needs comparisons of quantities, such as ratio > 5, found "
+                    f"{predicate!r}: without an interval nobody can say how sure it is. Measure "
+                    "with compare(), use counted() for a count, and q.between(3, 3) for an "
+                    "equality."
+                )
+        if not self.predicates and not self.needs:
+            raise ArgumentError(
+                f"The claim {self.sentence!r} has nothing to check: give a comparison."
+            )
 
     @property
     def verdict(self) -> str:
@@ -138,20 +157,9 @@ def claim(
           holds here
             three: 3; claimed: < 4
     """
-    if not isinstance(sentence, str) or not sentence.strip():
-        raise ArgumentError(f"claim() needs the sentence it checks, found {sentence!r}.")
-    for predicate in predicates:
-        if not isinstance(predicate, Predicate):
-            raise ArgumentError(
-                f"claim() needs comparisons of quantities, such as ratio > 5, found {predicate!r}: "
-                "without an interval nobody can say how sure it is. Measure with compare(), or "
-                "use counted() for a count."
-            )
-    if not predicates and not needs:
-        raise ArgumentError(f"The claim {sentence!r} has nothing to check: give a comparison.")
     made = Claim(sentence, predicates, otherwise, needs)
     _show(made)
-    if made.verdict == "fails" and os.environ.get(STRICT) == "1":
+    if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
         raise ClaimError(str(made))
 
 

@@ -1,6 +1,7 @@
 """Notice when XLA compiles, from JAX's public monitoring events."""
 
 import functools
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,7 @@ import jax
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
 _open_logs: list[list[str]] = []
+_lock = threading.Lock()
 
 
 @functools.cache
@@ -45,9 +47,11 @@ def record_compilations() -> Iterator[list[str]]:
     """
     _listen()
     log: list[str] = []
-    _open_logs.append(log)
+    with _lock:
+        _open_logs.append(log)
     try:
         yield log
     finally:
         # By identity: two open logs may hold equal lists.
-        _open_logs[:] = [other for other in _open_logs if other is not log]
+        with _lock:
+            _open_logs[:] = [other for other in _open_logs if other is not log]

@@ -21,7 +21,7 @@ def cpu(index: int = 0) -> jax.Device:
     """
     require_count("index", index, at_least=0)
     way_out = f"Call d2lpar.use_cpu_devices({index + 1}) before anything else of JAX."
-    return _pick("cpu", jax.local_devices(backend="cpu"), index, way_out)
+    return _pick("cpu", _devices_of("cpu"), index, way_out)
 
 
 def gpu(index: int = 0) -> jax.Device:
@@ -90,7 +90,7 @@ def use_cpu_devices(count: int) -> None:
     """
     require_count("count", count, at_least=1)
     try:
-        jax.config.update("jax_num_cpu_devices", count)
+        jax.config.update("jax_num_cpu_devices", int(count))
     except RuntimeError as error:
         found = len(jax.local_devices(backend="cpu"))
         if found != count:
@@ -103,9 +103,13 @@ def use_cpu_devices(count: int) -> None:
 
 
 def _gpus() -> list[jax.Device]:
+    return _devices_of("gpu")
+
+
+def _devices_of(kind: str) -> list[jax.Device]:
     try:
-        return jax.local_devices(backend="gpu")
-    except RuntimeError:  # How JAX says that there is no such backend.
+        return jax.local_devices(backend=kind)
+    except RuntimeError:  # How JAX says that there is no such back end; JAX_PLATFORMS may hide it.
         return []
 
 

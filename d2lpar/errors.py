@@ -1,5 +1,7 @@
 """Everything d2lpar raises under a name of its own."""
 
+from numbers import Integral
+
 
 class D2lparError(Exception):
     """The base of every error that d2lpar raises on purpose."""
@@ -33,7 +35,7 @@ def require_count(name: str, value: object, *, at_least: int, way_out: str = "")
     Raises:
         ArgumentError: If `value` is no integer or is too small.
     """
-    if isinstance(value, int) and not isinstance(value, bool) and value >= at_least:
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= at_least:
         return
     asked = f"{name} must be an integer of at least {at_least}, found {value!r}."
     raise ArgumentError(f"{asked} {way_out}".rstrip())

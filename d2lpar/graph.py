@@ -4,21 +4,23 @@ from collections.abc import Callable
 
 import jax
 import networkx as nx
+import numpy as np
 
 
-def computation_graph(function: Callable, *args) -> nx.DiGraph:
+def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
     """Trace a function and return who needs whose result.
 
     Args:
         function: What to trace; it is not run.
         *args: Arguments of the right shapes and dtypes.
+        **kwargs: Likewise, by name.
 
     Returns:
         A directed acyclic graph. Each node is an input or an operator of the function's jaxpr,
         numbered in the order in which the program lists them; an edge leads from a result to the
         operator that needs it. Nodes have the attributes `operator` (`"input"` or the name of the
-        primitive), `shape`, `dtype`, and `constants`, the numbers written in the program
-        itself. A call of another jitted function, or a loop, is one node.
+        primitive), `shape` and `dtype` of its first result, and `constants`, the numbers written
+        in the program itself. A call of another jitted function, or a loop, is one node.
 
     Example:
         >>> import jax.numpy as jnp
@@ -28,7 +30,7 @@ def computation_graph(function: Callable, *args) -> nx.DiGraph:
         >>> list(graph.edges)
         [(0, 2), (1, 2), (2, 3)]
     """
-    jaxpr = jax.make_jaxpr(function)(*args).jaxpr
+    jaxpr = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
     graph = nx.DiGraph()
     made_by = {}
 
@@ -49,7 +51,7 @@ def computation_graph(function: Callable, *args) -> nx.DiGraph:
         add("input", [variable])
     for equation in jaxpr.eqns:
         # A literal carries its value; a variable does not, and was made by an earlier node.
-        literals = [operand.val for operand in equation.invars if hasattr(operand, "val")]
+        literals = [np.asarray(x.val)[()] for x in equation.invars if hasattr(x, "val")]
         node = add(equation.primitive.name, equation.outvars, literals)
         for operand in equation.invars:
             if not hasattr(operand, "val"):

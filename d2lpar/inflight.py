@@ -52,19 +52,25 @@ class InFlight:
         self.most_in_flight = 0
         self._pending: deque[list[Any]] = deque()
 
-    def submit(self, function: Callable, *args, **kwargs) -> Any:
+    def submit(self, function: Callable, /, *args, **kwargs) -> Any:
         """Call `function` as soon as there is room for it, and return what it returns.
 
         Args:
-            function: Dispatches work to JAX.
+            function: Dispatches work to JAX. It must *return* what it dispatches, as arrays or a
+                tree of them: that is what is waited for.
             *args: Passed on to it.
             **kwargs: Passed on to it.
         """
+        if not callable(function):
+            raise ArgumentError(
+                f"submit() needs a function to call, found {type(function).__name__}: "
+                "pass f and its arguments, submit(f, x), not its result, submit(f(x))."
+            )
         self._forget_finished()
         while self.max_in_flight is not None and len(self._pending) >= self.max_in_flight:
             self._wait_for_oldest()
         result = function(*args, **kwargs)
-        self._pending.append(jax.tree.leaves(result))
+        self._pending.append([x for x in jax.tree.leaves(result) if hasattr(x, "is_ready")])
         self._forget_finished()
         self.most_in_flight = max(self.most_in_flight, len(self._pending))
         return result
@@ -85,10 +91,9 @@ class InFlight:
             self._pending.clear()
 
     def _wait_for_oldest(self):
-        leaves = self._pending.popleft()
-        # A donated array is deleted: nobody can wait for it any more.
-        kept = [leaf for leaf in leaves if not _is_deleted(leaf)]
-        if leaves and not kept:
+        arrays = self._pending.popleft()
+        kept = _kept(arrays)
+        if arrays and not kept:
             raise ArgumentError(
                 "Everything this call returned was donated to a later call, so InFlight has "
                 "nothing to wait for. Let the function also return something small that is "
@@ -98,13 +103,15 @@ class InFlight:
 
     def _forget_finished(self):
         # Anywhere in the line: on two devices a later call may well be done first.
-        self._pending = deque(call for call in self._pending if not all(map(_is_ready, call)))
+        self._pending = deque(call for call in self._pending if not _is_done(call))
 
 
-def _is_deleted(leaf: Any) -> bool:
-    return hasattr(leaf, "is_deleted") and leaf.is_deleted()
+def _kept(arrays: list[Any]) -> list[Any]:
+    # A donated array is deleted: nobody can wait for it, and asking whether it is ready crashes
+    # before jax 0.11.2.
+    return [array for array in arrays if not array.is_deleted()]
 
 
-def _is_ready(leaf: Any) -> bool:
-    # In this order: asking a deleted array whether it is ready crashes before jax 0.11.2.
-    return not hasattr(leaf, "is_ready") or (not _is_deleted(leaf) and leaf.is_ready())
+def _is_done(arrays: list[Any]) -> bool:
+    kept = _kept(arrays)
+    return all(array.is_ready() for array in kept) if kept else not arrays

@@ -1,5 +1,6 @@
 """Measure a function again and again, and say how sure the answer is."""
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ def measure(
 
     Args:
         function: What to measure. It must *return* what it computes: that is what is waited for.
-        *args: Its arguments, made beforehand so that making them is not timed.
+        *args: Its arguments, made beforehand so that making them is not timed. A function that
+            donates them cannot be called twice with the same ones.
         repeats: How many times to measure; six or more give a 95 % interval.
         warmup: How many calls to make first, uncounted, so that nothing compiles later.
         name: What to print; the function's name if None.
@@ -164,7 +166,8 @@ class _Arm:
             raise CompilationError(
                 f"{', '.join(compiled)} was compiled while {self.name!r} was being timed, so the "
                 "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
-                "and devices; an array from device_put and one that is not compile separately."
+                "and devices; an array from device_put and one that is not compile separately. If "
+                "another thread compiles, stop it while measuring."
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)
@@ -187,16 +190,17 @@ def _run(arms: list[_Arm], repeats: int, warmup: int) -> Comparison:
         for arm in arms if round_ % 2 == 0 else reversed(arms):
             try:
                 arm.warm_up() if round_ < 0 else arm.time_once()
-            except Exception as error:
+            except BaseException as error:  # Also the reader's Ctrl-C.
                 _keep_earlier_times(error, arm, round_, repeats)
                 raise
     return Comparison((arm.name, arm.measurement()) for arm in arms)
 
 
-def _keep_earlier_times(error: Exception, arm: _Arm, round_: int, repeats: int) -> None:
-    error.partial_measurement = arm.measurement() if arm.total else None
+def _keep_earlier_times(error: BaseException, arm: _Arm, round_: int, repeats: int) -> None:
     where = "the warm-up" if round_ < 0 else f"repeat {round_ + 1} of {repeats}"
-    error.add_note(
-        f"Raised in {where} of {arm.name!r}; the {len(arm.total)} before it are kept in "
-        "this exception's partial_measurement."
-    )
+    note = f"Raised in {where} of {arm.name!r}"
+    if arm.total:
+        note += f"; the {len(arm.total)} before it are kept in this exception's partial_measurement"
+    with contextlib.suppress(AttributeError):  # A frozen exception takes neither.
+        error.partial_measurement = arm.measurement() if arm.total else None
+        error.add_note(f"{note}.")

@@ -68,10 +68,10 @@ class PeakMemory:
     """
 
     def __init__(self, probe: Callable[[], int | None] = host_memory, *, every: float = 0.002):
-        if every <= 0:
+        if not 0 < every <= threading.TIMEOUT_MAX:  # NaN as well.
             raise ArgumentError(f"every must be a positive number of seconds, found {every}.")
         self._probe = probe
-        self._every = every
+        self._every = float(every)
         self._done = threading.Event()
         self.samples: list[tuple[float, int]] = []
 
@@ -79,12 +79,8 @@ class PeakMemory:
         # JAX releases buffers whose last reference was dropped by one of its own threads only
         # when Python collects garbage. Without this, `before` counts the run before this one.
         gc.collect()
-        before = self._probe()
-        if before is None:
-            raise ArgumentError(
-                "The memory probe answered None: this device keeps no statistics. "
-                "For CPU devices use the default probe, d2lpar.host_memory."
-            )
+        before = self._read()
+        self._failure = None
         self._start = time.perf_counter()
         self.samples = [(0.0, before)]
         self._done.clear()
@@ -93,28 +89,49 @@ class PeakMemory:
         return self
 
     def _watch(self):
-        while not self._done.wait(self._every):
-            self._sample()
+        try:
+            while not self._done.wait(self._every):
+                self._sample()
+        except Exception as error:  # Raised again where the reader can see it.
+            self._failure = error
 
     def _sample(self):
-        self.samples.append((time.perf_counter() - self._start, self._probe()))
+        self.samples.append((time.perf_counter() - self._start, self._read()))
 
-    def __exit__(self, *exception):
+    def _read(self):
+        count = self._probe()
+        if count is None:
+            raise ArgumentError(
+                "The memory probe answered None: this device keeps no statistics. "
+                "For CPU devices use the default probe, d2lpar.host_memory."
+            )
+        return count
+
+    def __exit__(self, kind, error, traceback):
         self._done.set()
         self._thread.join()
+        if kind is not None:
+            return  # What went wrong in the block matters more.
+        if self._failure is not None:
+            raise self._failure
         self._sample()  # A block shorter than `every` still ends in one sample.
 
     @property
     def before(self) -> int:
         """Bytes when the block began."""
-        return self.samples[0][1]
+        return self._seen()[0]
 
     @property
     def peak(self) -> int:
         """The highest number of bytes seen."""
-        return max(count for _, count in self.samples)
+        return max(self._seen())
 
     @property
     def increase(self) -> int:
         """How far memory rose above where it began, in bytes."""
         return self.peak - self.before
+
+    def _seen(self) -> list[int]:
+        if not self.samples:
+            raise ArgumentError("PeakMemory has seen nothing yet: use it in a `with` statement.")
+        return [count for _, count in self.samples]

@@ -45,7 +45,15 @@ class Quantity:
         if self.unit not in UNITS:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
             raise ArgumentError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
-        object.__setattr__(self, "samples", tuple(float(sample) for sample in self.samples))
+        try:
+            if isinstance(self.samples, str):
+                raise TypeError
+            samples = tuple(float(sample) for sample in self.samples)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ArgumentError(
+                f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
+            ) from error
+        object.__setattr__(self, "samples", samples)
         if not self.samples:
             raise ArgumentError(f"{self.name!r} has no samples: measure it at least once.")
         for index, sample in enumerate(self.samples):
@@ -104,6 +112,8 @@ class Quantity:
         Raises:
             ArgumentError: If the two do not have the same number of samples or the same unit.
         """
+        if not isinstance(other, Quantity):
+            return NotImplemented
         if len(self.samples) != len(other.samples) or self.unit != other.unit:
             raise ArgumentError(
                 "A ratio is taken round by round, but "
@@ -124,7 +134,14 @@ class Quantity:
 
     def between(self, low: float, high: float) -> "Predicate":
         """State that the quantity lies in `low` to `high`, both included."""
-        return Predicate(self, self._bounds(low)[0], self._bounds(high)[1], relation="between")
+        if isinstance(low, Quantity) or isinstance(high, Quantity):
+            raise ArgumentError(
+                f"between() takes two numbers; state {self.name!r} > low and < high instead."
+            )
+        (low, _), (high, _) = self._bounds(low), self._bounds(high)
+        if low > high:
+            raise ArgumentError(f"No {self.name!r} can lie between {low} and {high}: swap them.")
+        return Predicate(self, low, high, relation="between")
 
     def _bounds(self, other: "Quantity | float") -> tuple[float, float]:
         """Return the interval of a quantity, or a number twice."""
@@ -135,9 +152,13 @@ class Quantity:
                     "quantities of different units cannot be compared."
                 )
             return other.interval
-        if not math.isfinite(other):
-            raise ArgumentError(f"{self.name!r} cannot be compared with {other}.")
-        return float(other), float(other)
+        try:
+            bound = float(other) if not isinstance(other, str) else math.nan
+        except (TypeError, ValueError, OverflowError):
+            bound = math.nan
+        if not math.isfinite(bound):
+            raise ArgumentError(f"{self.name!r} cannot be compared with {other!r}.")
+        return bound, bound
 
     def renamed(self, name: str) -> "Quantity":
         """Return the same samples under another name."""

@@ -79,6 +79,7 @@ class Benchmark:
         self, description: str = "Done", *, clock: Callable[[], float] = time.perf_counter
     ):
         self.description = description
+        self.seconds: float | None = None
         self._clock = clock
 
     def __enter__(self) -> "Benchmark":

@@ -30,7 +30,7 @@ def random_product(key: jax.Array, size: int) -> jax.Array:
         >>> random_product(jax.random.key(0), 3).shape
         (3, 3)
     """
-    matrix = jax.random.normal(key, (size, size))
+    matrix = jax.random.normal(key, (size, size), jnp.float32)
     return matrix @ matrix
 
 
@@ -75,8 +75,8 @@ def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         key, draw = jax.random.split(key)
-        weights = jax.random.normal(draw, (inputs, outputs)) * np.sqrt(2 / inputs)
-        layers.append((weights.astype(jnp.float32), jnp.zeros(outputs)))
+        weights = jax.random.normal(draw, (inputs, outputs), jnp.float32) * np.sqrt(2 / inputs)
+        layers.append((weights.astype(jnp.float32), jnp.zeros(outputs, jnp.float32)))
     return layers
 
 
@@ -161,4 +161,4 @@ def device_batch(key: jax.Array, rows: int, columns: int) -> jax.Array:
         >>> device_batch(jax.random.key(0), 2, 3).shape
         (2, 3)
     """
-    return jax.random.uniform(key, (rows, columns))
+    return jax.random.uniform(key, (rows, columns), jnp.float32)

@@ -68,3 +68,27 @@ def test_an_operation_that_once_returned_late_is_not_said_to_wait(clock):
 def test_an_operation_must_be_tried_at_least_once():
     with pytest.raises(ArgumentError, match=r"tries must be .* at least 1, found 0"):
         blocks(block, list, tries=0)
+
+
+def test_waiting_for_everything_includes_programs_that_span_several_devices(run_python):
+    program = """
+import jax, jax.numpy as jnp, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from d2lpar import wait_all
+from d2lpar.workloads import chain
+
+spread = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
+chains = jax.jit(jax.vmap(lambda matrix: chain(matrix, 5000)))
+matrices = jax.device_put(jnp.ones((len(jax.devices()), 64, 64)), spread)
+wait_all()
+chains(matrices).block_until_ready()
+result = chains(matrices)
+wait_all()
+print(len(jax.devices()), result.is_ready())
+"""
+    assert run_python(program, JAX_NUM_CPU_DEVICES="2") == "2 True"
+
+
+def test_an_operation_that_leaves_no_array_to_ask_is_refused():
+    with pytest.raises(ArgumentError, match="no array left to ask"):
+        blocks(lambda array: array.delete(), lambda: [jnp.ones(3) + 1])

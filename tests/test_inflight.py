@@ -171,3 +171,23 @@ def test_a_bound_must_be_a_positive_integer_or_none(bound):
         f"max_in_flight must be an integer of at least 1, found {bound!r}. "
         "1 waits for each call before the next; None sets no bound."
     )
+
+
+def test_a_donated_state_beside_a_loss_does_not_count_as_unfinished(clock):
+    device = FakeDevice(clock)
+    window = InFlight(max_in_flight=None)
+    state = None
+    for _ in range(20):
+        state, loss = window.submit(lambda old: (old and old.delete(), two(device))[1], state)
+        loss.block_until_ready()
+    assert window.most_in_flight <= 2
+
+
+def two(device):
+    """Return a state and a loss that are ready at the same time."""
+    return device.run(1), device.run(0)
+
+
+def test_a_result_that_is_submitted_instead_of_its_function_is_refused():
+    with pytest.raises(ArgumentError, match=r"submit\(f, x\), not its result"):
+        InFlight(2).submit(jax.numpy.ones(3))

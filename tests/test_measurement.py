@@ -205,3 +205,17 @@ def test_a_comparison_prints_each_of_its_measurements():
 def test_what_cannot_be_measured_is_refused_with_a_way_out(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+def test_an_interrupted_measurement_keeps_its_earlier_times():
+    calls = iter([None, None])
+
+    def work():
+        try:
+            next(calls)
+        except StopIteration:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        measure(work)
+    assert len(caught.value.partial_measurement.total.samples) == 1

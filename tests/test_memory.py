@@ -107,3 +107,24 @@ def test_a_cpu_device_keeps_no_statistics():
 def test_a_gpu_says_how_many_bytes_are_in_use():
     device = SimpleNamespace(memory_stats=lambda: {"bytes_in_use": 7, "peak_bytes_in_use": 9})
     assert device_memory(device) == 7
+
+
+@pytest.mark.parametrize("answer", [OSError("gone"), None])
+def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over(answer):
+    failed = threading.Event()
+
+    def probe():
+        if threading.current_thread() is threading.main_thread():
+            return 10
+        failed.set()
+        if answer is None:
+            return None
+        raise answer
+
+    with pytest.raises(OSError if answer else ArgumentError), PeakMemory(probe, every=1e-4):
+        assert failed.wait(60)
+
+
+def test_a_peak_cannot_be_read_before_the_block_has_begun():
+    with pytest.raises(ArgumentError, match="use it in a `with` statement"):
+        _ = PeakMemory().peak

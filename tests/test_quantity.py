@@ -151,3 +151,11 @@ def test_another_name_changes_nothing_else():
 def test_what_cannot_be_claimed_over_is_refused(build, message):
     with pytest.raises(ArgumentError, match=message):
         build()
+
+
+def test_a_range_has_two_numbers_the_smaller_first():
+    quantity = counted("n", 3)
+    with pytest.raises(ArgumentError, match="swap them"):
+        quantity.between(4, 2)
+    with pytest.raises(ArgumentError, match="between\\(\\) takes two numbers"):
+        quantity.between(counted("few", 1), 4)
