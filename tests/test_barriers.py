@@ -51,7 +51,6 @@ def test_wait_all_can_be_told_which_devices():
         (lambda y, z: float(z[0, 0]), True),
         (lambda y, z: y + z, False),
         (lambda y, z: z.shape, False),
-        (lambda y, z: z.delete(), False),
     ],
 )
 def test_an_operation_is_found_to_wait_or_not(operation, waits):
@@ -63,6 +62,11 @@ def test_an_operation_that_once_returned_late_is_not_said_to_wait(clock):
     device, late = FakeDevice(clock), iter([0, 100, 100, 0])
     operation = lambda array: clock.advance(next(late))  # noqa: E731
     assert not blocks(operation, lambda: [device.run(5)], tries=3)
+
+
+def test_an_operand_that_the_operation_deletes_is_not_asked(clock):
+    device = FakeDevice(clock)
+    assert not blocks(lambda y, z: z.delete(), lambda: [device.run(5), device.run(0)])
 
 
 def test_an_operation_must_be_tried_at_least_once():

@@ -33,6 +33,12 @@ def test_a_result_used_twice_by_one_operator_is_one_edge():
     assert list(computation_graph(lambda x: x + x, X).edges) == [(0, 1)]
 
 
+def test_each_of_several_results_of_an_operator_can_be_needed():
+    graph = computation_graph(lambda x: jnp.sin(jnp.split(x, 2, axis=1)[1]), X)
+    assert operators(graph)[-2:] == ["split", "sin"]
+    assert list(graph.edges) == [(0, 1), (1, 2)]
+
+
 def test_an_array_from_outside_the_function_is_an_input():
     outside = np.arange(2.0)
     graph = computation_graph(lambda x: x[0] * outside, X)
