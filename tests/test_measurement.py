@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 
 import jax
@@ -205,6 +206,19 @@ def test_a_comparison_prints_each_of_its_measurements():
 def test_what_cannot_be_measured_is_refused_with_a_way_out(call, message):
     with pytest.raises(ArgumentError, match=message):
         call()
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    reason: str
+
+
+def test_an_exception_that_cannot_take_a_note_is_not_masked():
+    def work():
+        raise Frozen("full")
+
+    with pytest.raises(Frozen):
+        measure(work)
 
 
 def test_an_interrupted_measurement_keeps_its_earlier_times():

@@ -125,6 +125,12 @@ def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over(answer):
         assert failed.wait(60)
 
 
+def test_a_probe_that_fails_does_not_mask_an_exception_in_the_block():
+    probe = iter([10])  # one answer, for the beginning
+    with pytest.raises(KeyError), PeakMemory(lambda: next(probe), every=1000):
+        raise KeyError
+
+
 def test_a_peak_cannot_be_read_before_the_block_has_begun():
     with pytest.raises(ArgumentError, match="use it in a `with` statement"):
         _ = PeakMemory().peak
