@@ -1,7 +1,7 @@
 """Measure and bound asynchronous computation in JAX: the companion package of the book.
 
-`d2lpar.plot` draws and needs matplotlib; `d2lpar.graph` needs networkx. Both are imported on
-their own, so that `import d2lpar` costs little more than `import jax`.
+`d2lpar.plot` draws and needs matplotlib; `d2lpar.graph` and `d2lpar.trace` need networkx. They are
+imported on their own, so that `import d2lpar` costs little more than `import jax`.
 """
 
 from importlib.metadata import version as _version
@@ -16,6 +16,9 @@ from d2lpar.devices import (
     cpu as cpu,
 )
 from d2lpar.devices import (
+    device_name as device_name,
+)
+from d2lpar.devices import (
     gpu as gpu,
 )
 from d2lpar.devices import (
@@ -26,6 +29,9 @@ from d2lpar.devices import (
 )
 from d2lpar.devices import (
     try_gpu as try_gpu,
+)
+from d2lpar.devices import (
+    two_devices as two_devices,
 )
 from d2lpar.devices import (
     use_cpu_devices as use_cpu_devices,
@@ -44,6 +50,9 @@ from d2lpar.errors import (
 )
 from d2lpar.errors import (
     DeviceError as DeviceError,
+)
+from d2lpar.errors import (
+    TraceError as TraceError,
 )
 from d2lpar.inflight import InFlight as InFlight
 from d2lpar.measurement import (
@@ -67,6 +76,8 @@ from d2lpar.memory import (
 from d2lpar.memory import (
     host_memory as host_memory,
 )
+from d2lpar.overlap import OverlapScore as OverlapScore
+from d2lpar.overlap import overlap_score as overlap_score
 from d2lpar.quantity import Predicate as Predicate
 from d2lpar.quantity import Quantity as Quantity
 from d2lpar.quantity import counted as counted

@@ -10,11 +10,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from d2lpar.errors import ArgumentError, require_count
 
+WAITING = "d2lpar.block"
+"""What the profiler calls the time that Python spends in `block`."""
+
 _bump = jax.jit(lambda sentinel: sentinel + 1)
 
 
 def block(tree: Any) -> Any:
     """Wait until every array in `tree` has been computed.
+
+    A recording (`trace.record_trace`) shows the time it takes as waiting.
 
     Args:
         tree: An array, or any nesting of lists, tuples and dictionaries of arrays. Whatever is
@@ -28,7 +33,8 @@ def block(tree: Any) -> Any:
         >>> block({"loss": jnp.float32(2) * 3})
         {'loss': Array(6., dtype=float32)}
     """
-    return jax.block_until_ready(tree)
+    with jax.profiler.TraceAnnotation(WAITING):
+        return jax.block_until_ready(tree)
 
 
 def wait_all(devices: Sequence[jax.Device] | None = None) -> None:

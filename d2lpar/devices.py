@@ -2,7 +2,7 @@
 
 import jax
 
-from d2lpar.errors import DeviceError, require_count
+from d2lpar.errors import ArgumentError, DeviceError, require_count
 
 
 def cpu(index: int = 0) -> jax.Device:
@@ -75,25 +75,79 @@ def try_all_gpus() -> list[jax.Device]:
     return _gpus() or [cpu()]
 
 
+def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
+    """Return two devices that can work at the same time.
+
+    Args:
+        *pairs: Which pairs will do, the most welcome first, as kinds joined by a plus sign:
+            `"cpu+gpu"`, `"gpu+gpu"` or `"cpu+cpu"`. All three in this order if none is given.
+
+    Returns:
+        The first pair that this machine has, in the order of its kinds.
+
+    Raises:
+        ArgumentError: If a pair is written in another way.
+        DeviceError: If there is none of them.
+
+    Example:
+        >>> first, second = two_devices("cpu+cpu")
+        >>> first == second
+        False
+    """
+    pairs = pairs or ("cpu+gpu", "gpu+gpu", "cpu+cpu")
+    for pair in pairs:
+        kinds = pair.split("+") if isinstance(pair, str) else []
+        if len(kinds) != 2 or not {"cpu", "gpu"}.issuperset(kinds):
+            raise ArgumentError(f'A pair is written "cpu+gpu" or the like, found {pair!r}.')
+        first, second = (_devices_of(kind) for kind in kinds)
+        if kinds[0] == kinds[1]:
+            second = second[1:]
+        if first and second:
+            return first[0], second[0]
+    raise DeviceError(
+        f"two_devices() was asked for {' or '.join(pairs)}, but JAX sees "
+        f"{_count('cpu')} and {_count('gpu')}. Call d2lpar.use_cpu_devices(2) before anything "
+        "else of JAX: two CPU devices are enough for most of the book."
+    )
+
+
+def device_name(device: jax.Device) -> str:
+    """Return how the book names a device in figures and messages.
+
+    Args:
+        device: A device of JAX.
+
+    Returns:
+        Its kind and its number.
+
+    Example:
+        >>> device_name(cpu())
+        'CPU 0'
+    """
+    return f"{device.platform.upper()} {device.id}"
+
+
 def use_cpu_devices(count: int) -> None:
-    """Let JAX split this machine's CPU into `count` devices.
+    """Let JAX split this machine's CPU into `count` devices, or more if more were asked for.
 
     The devices share the cores; each has a queue of its own. This must run before JAX is first
     used, since JAX makes its devices then and keeps them.
 
     Args:
-        count: How many CPU devices to have, at least 1.
+        count: How many CPU devices are needed, at least 1.
 
     Raises:
         ArgumentError: If `count` is no integer of at least 1.
-        DeviceError: If JAX has already started with another number of CPU devices.
+        DeviceError: If JAX has already started with fewer.
     """
     require_count("count", count, at_least=1)
     try:
-        jax.config.update("jax_num_cpu_devices", int(count))
+        # Whoever has set JAX_NUM_CPU_DEVICES to more keeps them; -1 stands for not set.
+        more = max(int(count), jax.config.jax_num_cpu_devices)
+        jax.config.update("jax_num_cpu_devices", more)
     except RuntimeError as error:
         found = len(jax.local_devices(backend="cpu"))
-        if found != count:
+        if found < count:
             raise DeviceError(
                 f"use_cpu_devices({count}) came too late: JAX has already started with {found} "
                 f"CPU device{'s' * (found > 1)}. Restart Python (in a notebook: the kernel) and "
@@ -116,5 +170,9 @@ def _devices_of(kind: str) -> list[jax.Device]:
 def _pick(kind: str, devices: list[jax.Device], index: int, way_out: str) -> jax.Device:
     if index < len(devices):
         return devices[index]
-    found = f"JAX sees {len(devices)} {kind.upper()} device{'s' * (len(devices) != 1)}"
-    raise DeviceError(f"{kind}({index}) was asked for, but {found}. {way_out}")
+    raise DeviceError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
+
+
+def _count(kind: str) -> str:
+    found = len(_devices_of(kind))
+    return f"{found} {kind.upper()} device{'s' * (found != 1)}"

@@ -19,6 +19,10 @@ class CompilationError(D2lparError, RuntimeError):
     """XLA compiled something while the clock was running, so the time means nothing."""
 
 
+class TraceError(D2lparError, RuntimeError):
+    """A trace cannot be recorded now, or a file holds none that can be read."""
+
+
 class ClaimError(D2lparError, AssertionError):
     """A claim of the book does not hold on this machine (raised in strict mode only)."""
 

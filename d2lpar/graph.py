@@ -1,10 +1,13 @@
 """Turn a jaxpr into the nodes and edges of its computational graph."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import jax
 import networkx as nx
 import numpy as np
+
+from d2lpar.devices import device_name
+from d2lpar.errors import DeviceError
 
 
 def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
@@ -18,9 +21,18 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
     Returns:
         A directed acyclic graph. Each node is an input or an operator of the function's jaxpr,
         numbered in the order in which the program lists them; an edge leads from a result to the
-        operator that needs it. Nodes have the attributes `operator` (`"input"` or the name of the
-        primitive), `shape` and `dtype` of its first result, and `constants`, the numbers written
-        in the program itself. A call of another jitted function, or a loop, is one node.
+        operator that needs it. A call of another jitted function, or a loop, is one node. Nodes
+        have these attributes:
+
+        * `operator`: `"input"`, the name of the jitted function, or the name of the primitive;
+        * `shape` and `dtype` of its first result;
+        * `constants`: the numbers written in the program itself;
+        * `device`: the name of the device it runs on, as `device_put` in the program or the
+          arguments decide it, or None where nothing does and JAX takes its default. A
+          `device_put` has the device that it copies to.
+
+    Raises:
+        DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
 
     Example:
         >>> import jax.numpy as jnp
@@ -30,30 +42,99 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
         >>> list(graph.edges)
         [(0, 2), (1, 2), (2, 3)]
     """
-    jaxpr = jax.make_jaxpr(function)(*args, **kwargs).jaxpr
+    closed = jax.make_jaxpr(function)(*args, **kwargs)
+    jaxpr = closed.jaxpr
     graph = nx.DiGraph()
     made_by = {}
 
-    def add(operator, outputs, constants=()):
+    def add(operator, outputs, operands=(), device=None):
         node = len(graph)
         of_first = outputs[0].aval if outputs else None
+        # A literal carries its value; a variable does not, and was made by an earlier node.
+        constants = [np.asarray(x.val)[()] for x in operands if hasattr(x, "val")]
+        needed = [made_by[x] for x in operands if not hasattr(x, "val")]
         graph.add_node(
             node,
             operator=operator,
             shape=getattr(of_first, "shape", ()),
             dtype=getattr(of_first, "dtype", None),
             constants=tuple(constants),
+            device=device or _device_of_operands(operator, [graph.nodes[n] for n in needed]),
         )
+        graph.add_edges_from((other, node) for other in needed)
         made_by.update(dict.fromkeys(outputs, node))
-        return node
 
-    for variable in (*jaxpr.constvars, *jaxpr.invars):
-        add("input", [variable])
+    given = [*closed.consts, *jax.tree.leaves((args, kwargs))]
+    for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), given, strict=True):
+        add("input", [variable], device=_device_of_argument(value))
     for equation in jaxpr.eqns:
-        # A literal carries its value; a variable does not, and was made by an earlier node.
-        literals = [np.asarray(x.val)[()] for x in equation.invars if hasattr(x, "val")]
-        node = add(equation.primitive.name, equation.outvars, literals)
-        for operand in equation.invars:
-            if not hasattr(operand, "val"):
-                graph.add_edge(made_by[operand], node)
+        if equation.primitive.name == "device_put":  # One equation may copy a whole tree.
+            copies = zip(equation.invars, equation.outvars, equation.params["devices"], strict=True)
+            for operand, output, target in copies:
+                add("device_put", [output], [operand], _device_of_target(target))
+        else:
+            # A jitted function has a name; the primitive that calls it is `jit` (once `pjit`).
+            called = equation.primitive.name in ("jit", "pjit")
+            operator = equation.params["name"] if called else equation.primitive.name
+            add(operator, equation.outvars, equation.invars)
     return graph
+
+
+def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None) -> list[int]:
+    """Return the longest chain of operators each of which needs the one before.
+
+    However many devices there are, the program takes at least as long as this chain.
+
+    Args:
+        graph: What `computation_graph` returns.
+        seconds: How long each node takes; what is not in it takes none. If None, an operator
+            counts 1 and an input nothing.
+
+    Returns:
+        The nodes of the chain, in order, without those at either end that take no time.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> graph = computation_graph(lambda x: (jnp.sin(x), jnp.cos(x) * 2), 1.0)
+        >>> [graph.nodes[node]["operator"] for node in critical_path(graph)]
+        ['cos', 'mul']
+    """
+    if seconds is None:
+        seconds = {node: float(of["operator"] != "input") for node, of in graph.nodes.items()}
+    cost = {node: seconds.get(node, 0.0) for node in graph}
+    weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of the node it leads to.
+    weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
+    weighted.add_weighted_edges_from(("start", node, cost[node]) for node in graph)
+    path = nx.dag_longest_path(weighted)[1:] if len(graph) else []
+    while path and not cost[path[0]]:
+        path.pop(0)
+    while path and not cost[path[-1]]:
+        path.pop()
+    return path
+
+
+def _device_of_argument(value) -> str | None:
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.committed:
+        return _names(value.devices())
+    return None
+
+
+def _device_of_target(target) -> str | None:
+    """Return the name of what `device_put` was given: a device, a sharding, or nothing."""
+    if target is None:
+        return None
+    return _names([target] if isinstance(target, jax.Device) else target.device_set)
+
+
+def _names(devices) -> str:
+    return ", ".join(map(device_name, sorted(devices, key=lambda device: device.id)))
+
+
+def _device_of_operands(operator: str, operands) -> str | None:
+    devices = sorted({of["device"] for of in operands} - {None})
+    if len(devices) > 1:
+        raise DeviceError(
+            f"{operator!r} is given arrays of {' and '.join(devices)}, which JAX refuses: copy "
+            "them to one device with jax.device_put first."
+        )
+    return devices[0] if devices else None

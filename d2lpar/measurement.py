@@ -10,6 +10,7 @@ import jax
 
 from d2lpar.barriers import block
 from d2lpar.compilation import record_compilations
+from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, CompilationError, require_count
 from d2lpar.quantity import Quantity
 from d2lpar.units import format_seconds
@@ -24,12 +25,14 @@ class Measurement:
         dispatch: Seconds until Python had control back.
         total: Seconds until the result was ready.
         warnings: What a reader should know before trusting it; one sentence each.
+        devices: The names of the devices that its results lay on.
     """
 
     name: str
     dispatch: Quantity
     total: Quantity
     warnings: tuple[str, ...] = ()
+    devices: frozenset[str] = frozenset()
 
     def __repr__(self):
         lines = [f"{self.name}, {len(self.total.samples)} repeats"]
@@ -151,6 +154,7 @@ class _Arm:
         self.dispatch: list[float] = []
         self.total: list[float] = []
         self.waited_for_something = False
+        self.devices: set[str] = set()
 
     def warm_up(self) -> None:
         block(self.call())
@@ -171,8 +175,10 @@ class _Arm:
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)
-        leaves = jax.tree.leaves(result)
-        self.waited_for_something |= any(hasattr(leaf, "block_until_ready") for leaf in leaves)
+        for leaf in jax.tree.leaves(result):
+            self.waited_for_something |= hasattr(leaf, "block_until_ready")
+            if isinstance(leaf, jax.Array):
+                self.devices.update(map(device_name, leaf.devices()))
 
     def measurement(self) -> Measurement:
         dispatch = Quantity(f"{self.name}, dispatch", tuple(self.dispatch), "s")
@@ -180,7 +186,7 @@ class _Arm:
         warnings = total.warnings
         if not self.waited_for_something:
             warnings += ("returned no JAX array: total is when Python was done, no more",)
-        return Measurement(self.name, dispatch, total, warnings)
+        return Measurement(self.name, dispatch, total, warnings, frozenset(self.devices))
 
 
 def _run(arms: list[_Arm], repeats: int, warmup: int) -> Comparison:

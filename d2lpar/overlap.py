@@ -1,0 +1,114 @@
+"""Quantify how much two activities ran at the same time."""
+
+from dataclasses import dataclass
+from numbers import Real
+
+from d2lpar.errors import ArgumentError
+from d2lpar.measurement import Measurement
+from d2lpar.quantity import Quantity, counted
+
+SLACK = 0.05
+"""How far a score may lie outside 0 to 1 before the measurement counts as broken."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class OverlapScore(Quantity):
+    """How much two activities overlapped, round by round: 0 is not at all, 1 is perfectly.
+
+    Attributes:
+        name: As in `Quantity`.
+        samples: The score of each round.
+        unit: Empty, since it is a ratio.
+        exact: As in `Quantity`.
+        shared_device: The device on which both activities ran, if there was only that one.
+    """
+
+    shared_device: str = ""
+
+    @property
+    def broken(self) -> bool:
+        """Whether the score lies clearly outside 0 to 1, which overlap alone cannot do."""
+        low, high = self.interval
+        return low > 1 + SLACK or high < -SLACK
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before trusting it; one sentence each."""
+        found = []
+        if self.broken:
+            found.append(
+                "a broken measurement: clearly outside 0 to 1, so the runs differ in something "
+                "other than overlap"
+            )
+        if self.shared_device:
+            found.append(f"both ran on {self.shared_device}, whose queue works in order")
+        return tuple(found)
+
+    def __repr__(self):
+        return "; ".join([super().__repr__(), *self.warnings])
+
+
+def overlap_score(
+    first: Measurement | Quantity | float,
+    second: Measurement | Quantity | float,
+    together: Measurement | Quantity | float,
+) -> OverlapScore:
+    """Return which share of the shorter activity was hidden behind the longer one.
+
+    The score is (first + second - together) / min(first, second), round by round. With two
+    activities of which nothing overlaps, together they take as long as both, which gives 0; with
+    perfect overlap they take as long as the longer one, which gives 1.
+
+    Args:
+        first: The time of one activity alone, in seconds: a measurement (its total counts), a
+            quantity, or a single number such as a printed one.
+        second: The time of the other alone, likewise.
+        together: The time of both, likewise. Take all three with one `compare`.
+
+    Returns:
+        The score of each round, with an interval; without one for single numbers.
+
+    Raises:
+        ArgumentError: If the three do not have the same number of samples or are no times.
+
+    Example:
+        >>> overlap_score(1.0, 2.0, 2.25)
+        overlap score: 0.75
+        >>> overlap_score(1.0, 2.0, 1.9)
+        overlap score: 1.1; a broken measurement: clearly outside 0 to 1, so the runs differ in \
+something other than overlap
+    """
+    times = [_seconds(given) for given in (first, second, together)]
+    counts = [len(quantity.samples) for quantity in times]
+    if len(set(counts)) > 1:
+        raise ArgumentError(
+            "A score is taken round by round, but the three have "
+            f"{counts[0]}, {counts[1]} and {counts[2]} samples. Measure them with one `compare`."
+        )
+    if any(sample <= 0 for quantity in times for sample in quantity.samples):
+        raise ArgumentError("An overlap score needs times above 0 seconds.")
+    rounds = zip(*(quantity.samples for quantity in times), strict=True)
+    scores = tuple((a + b - both) / min(a, b) for a, b, both in rounds)
+    exact = all(quantity.exact for quantity in times)
+    return OverlapScore("overlap score", scores, "", exact, _shared_device(first, second))
+
+
+def _seconds(given: Measurement | Quantity | float) -> Quantity:
+    if isinstance(given, Measurement):
+        return given.total
+    if isinstance(given, Real) and not isinstance(given, bool):
+        return counted("printed time", float(given), "s")
+    if isinstance(given, Quantity) and given.unit == "s":
+        return given
+    raise ArgumentError(
+        f"An overlap score is made of times in seconds, found {given!r}: pass what `compare` "
+        "measured, or numbers."
+    )
+
+
+def _shared_device(first, second) -> str:
+    if isinstance(first, Measurement) and isinstance(second, Measurement):
+        devices = first.devices | second.devices
+        if len(devices) == 1:
+            return next(iter(devices))
+    return ""
