@@ -1,5 +1,6 @@
 """Turn a jaxpr into the nodes and edges of its computational graph."""
 
+import inspect
 from collections.abc import Callable, Mapping
 
 import jax
@@ -25,6 +26,7 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
         have these attributes:
 
         * `operator`: `"input"`, the name of the jitted function, or the name of the primitive;
+        * `name`: of an input, what the function calls it, such as `"x"` or `"pair[0]"`, or None;
         * `shape` and `dtype` of its first result;
         * `constants`: the numbers written in the program itself;
         * `device`: the name of the device it runs on, as `device_put` in the program or the
@@ -47,7 +49,7 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
     graph = nx.DiGraph()
     made_by = {}
 
-    def add(operator, outputs, operands=(), device=None):
+    def add(operator, outputs, operands=(), device=None, name=None):
         node = len(graph)
         of_first = outputs[0].aval if outputs else None
         # A literal carries its value; a variable does not, and was made by an earlier node.
@@ -56,6 +58,7 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
         graph.add_node(
             node,
             operator=operator,
+            name=name,
             shape=getattr(of_first, "shape", ()),
             dtype=getattr(of_first, "dtype", None),
             constants=tuple(constants),
@@ -64,9 +67,12 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
         graph.add_edges_from((other, node) for other in needed)
         made_by.update(dict.fromkeys(outputs, node))
 
-    given = [*closed.consts, *jax.tree.leaves((args, kwargs))]
-    for variable, value in zip((*jaxpr.constvars, *jaxpr.invars), given, strict=True):
+    for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
         add("input", [variable], device=_device_of_argument(value))
+    arguments = jax.tree.leaves((args, kwargs))
+    names = _names_of_arguments(function, args, kwargs)
+    for variable, value, name in zip(jaxpr.invars, arguments, names, strict=True):
+        add("input", [variable], device=_device_of_argument(value), name=name)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "device_put":  # One equation may copy a whole tree.
             copies = zip(equation.invars, equation.outvars, equation.params["devices"], strict=True)
@@ -111,6 +117,23 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     while path and not cost[path[-1]]:
         path.pop()
     return path
+
+
+def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
+    """Return what the function calls each array of its arguments; None where it has no name."""
+    try:
+        # Arguments by name come last among the leaves, in the order of their names.
+        positional = inspect.signature(function).bind_partial(*args).arguments
+    except (TypeError, ValueError):  # Some built-in functions tell no signature.
+        positional = {}
+    named = [*positional.items(), *sorted(kwargs.items())]
+    names = [
+        name + jax.tree_util.keystr(path)
+        for name, value in named
+        for path, _ in jax.tree_util.tree_leaves_with_path(value)
+    ]
+    leaves = len(jax.tree.leaves((args, kwargs)))
+    return names if len(names) == leaves else [None] * leaves
 
 
 def _device_of_argument(value) -> str | None:

@@ -1,5 +1,6 @@
 """Draw timelines, graphs and measurements; the one module with matplotlib."""
 
+import itertools
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -10,11 +11,12 @@ import matplotlib.pyplot as plt
 import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from d2lpar.measurement import Measurement
 from d2lpar.quantity import Quantity
+from d2lpar.trace import PYTHON, Timeline
 from d2lpar.units import format_value
 
 COLOURS = {
@@ -30,6 +32,28 @@ COLOURS = {
 
 From M. Okabe and K. Ito, Color Universal Design (2008).
 """
+
+_DEVICES = {"CPU": ("#D55E00", "#56B4E9", "#E69F00"), "GPU": ("#009E73", "#CC79A7", "#F0E442")}
+
+
+def device_colour(name: str) -> str:
+    """Return the colour that a device has in every figure.
+
+    Args:
+        name: A device, such as `"CPU 0"`, or a row of a timeline that begins with one.
+
+    Returns:
+        A colour of matplotlib; with more than three devices of one kind they come again.
+
+    Example:
+        >>> device_colour("CPU 0") == device_colour("CPU 3") != device_colour("CPU 1")
+        True
+    """
+    kind, _, rest = name.partition(" ")
+    number = rest.partition(" ")[0].rstrip(",")
+    if kind not in _DEVICES or not number.isdigit():
+        return COLOURS["device"]
+    return _DEVICES[kind][int(number) % len(_DEVICES[kind])]
 
 
 def use_style() -> None:
@@ -115,10 +139,17 @@ def draw_stack() -> Axes:
     for index, device in enumerate(shown):
         x = 0.7 + width * (index + 0.5)
         _arrow(axes, (5, 5.95), (x, 4.95))
-        _box(axes, x, 4.3, width * 0.9, "queue" if len(shown) > 2 else "queue of calls", "device")
+        _box(
+            axes,
+            x,
+            4.3,
+            width * 0.9,
+            "queue" if len(shown) > 2 else "queue of calls",
+            COLOURS["device"],
+        )
         _arrow(axes, (x, 3.65), (x, 2.55))
         more = f" (+{len(devices) - 4})" if index == 3 and len(devices) > 4 else ""
-        _box(axes, x, 1.9, width * 0.9, f"{client} {device.id}{more}", "device")
+        _box(axes, x, 1.9, width * 0.9, f"{client} {device.id}{more}", COLOURS["device"])
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     _arrow(axes, (5, 8.25), (5, 7.25))
     axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=9.5)
@@ -128,34 +159,179 @@ def draw_stack() -> Axes:
     return axes
 
 
-def draw_graph(graph: nx.DiGraph) -> Axes:
+def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     """Draw a computational graph in layers: whoever waits for nobody is at the top.
 
     Args:
-        graph: What `computation_graph` returns.
+        graph: What `computation_graph` returns. Nodes that have a device are drawn in its colour.
+        path: Nodes of a path to be set off, such as the `critical_path`.
 
     Returns:
-        The axes.
+        The axes. With more than a dozen nodes each shows its operator only, not its shape.
     """
-    layers = list(nx.topological_generations(graph))
+    detailed = len(graph) <= 12
+    width, height = (2.1, 0.9) if detailed else (1.12, 0.62)  # Inches for each box.
+    positions, layers = _positions(graph)
     widest = max(len(layer) for layer in layers)
-    axes = plt.figure(figsize=(max(4.0, 2.1 * widest), 0.9 * len(layers) + 0.3)).add_subplot()
+    size = (max(4.0, width * widest), height * len(layers) + 0.5)
+    axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
-    positions = {
-        node: ((index + 0.5) / len(layer) * widest * 4, -2 * depth)
-        for depth, layer in enumerate(layers)
-        for index, node in enumerate(sorted(layer))
-    }
+    on_path = set(itertools.pairwise(path))
     for start, end in graph.edges:
         (x0, y0), (x1, y1) = positions[start], positions[end]
-        _arrow(axes, (x0, y0 - 0.58), (x1, y1 + 0.58))
+        _arrow(axes, (x0, y0 - 0.3), (x1, y1 + 0.3), bold=(start, end) in on_path)
     for node, (x, y) in positions.items():
         of = graph.nodes[node]
         numbers = "".join(f" {value}" for value in of["constants"] if np.ndim(value) == 0)
-        text = f"{of['operator']}{numbers}\n{of['dtype']}{list(of['shape'])}"
-        _box(axes, x, y, 3.4, text, "host" if of["operator"] == "input" else "device")
-    axes.set(xlim=(0, widest * 4), ylim=(-2 * len(layers) + 1.1, 0.9))
+        text = f"{of['name'] or of['operator']}{numbers}"
+        if detailed:
+            text += f"\n{of['dtype']}{list(of['shape'])}"
+        colour = COLOURS["host" if of["operator"] == "input" else "device"]
+        if of["device"]:
+            colour = device_colour(of["device"])
+        _box(axes, x, y, 0.84, text, colour, height=0.52, bold=node in path)
+    margin = max(0.0, 4.0 / width - widest) / 2
+    axes.set(xlim=(-margin, widest + margin), ylim=(-len(layers) + 0.5, 0.5))
+    devices = sorted({of["device"] for of in graph.nodes.values()} - {None})
+    if devices:
+        handles = [
+            Patch(facecolor="white", edgecolor=device_colour(name), linewidth=1.6, label=name)
+            for name in devices
+        ]
+        axes.figure.legend(handles=handles, loc="outside upper center", ncols=len(devices))
     return axes
+
+
+def _positions(graph: nx.DiGraph) -> tuple[dict[int, tuple[float, float]], list[list[int]]]:
+    """Return where each node is drawn, in boxes across and layers down, and the layers."""
+    depth = {}
+    for node in nx.topological_sort(graph):
+        depth[node] = max((depth[before] + 1 for before in graph.predecessors(node)), default=0)
+    for node in graph:  # An input stands just above who needs it first.
+        if not graph.in_degree(node) and graph.out_degree(node):
+            depth[node] = min(depth[after] for after in graph.successors(node)) - 1
+    layers = [[] for _ in range(max(depth.values()) + 1)]
+    for node in graph:
+        layers[depth[node]].append(node)
+    widest = max(len(layer) for layer in layers)
+    x = {}
+
+    def spread(layer):
+        for index, node in enumerate(layer):
+            x[node] = (index + 0.5) / len(layer) * widest
+
+    def middle(node, neighbours):
+        places = [x[other] for other in neighbours] or [x[node]]
+        return sum(places) / len(places)
+
+    for layer in layers:
+        spread(layer)
+    # Order each layer by the middle of its neighbours, down and up again: few lines cross then
+    # (K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System
+    # Structures). Then move each node there, as far as the others of its layer leave room.
+    for sweep in range(8):
+        neighbours = graph.predecessors if sweep % 2 == 0 else graph.successors
+        for layer in layers if sweep % 2 == 0 else reversed(layers):
+            wished = {node: middle(node, neighbours(node)) for node in layer}
+            layer.sort(key=wished.get)
+            spread(layer)
+    for _ in range(8):
+        for layer in layers:
+            left = 0.5
+            for index, node in enumerate(layer):
+                right = widest - (len(layer) - index) + 0.5
+                wished = middle(node, nx.all_neighbors(graph, node))
+                x[node] = min(max(wished, left), right)
+                left = x[node] + 1
+    return {node: (x[node], -float(depth[node])) for node in graph}, layers
+
+
+def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
+    """Draw what ran where and when, one chart above the other on one scale of time.
+
+    Args:
+        timelines: What `record_trace` returns, by the title to be shown. Each run of a program is
+            a bar; runs too short to be seen apart are drawn as one.
+
+    Returns:
+        The axes, one for each timeline: Python's row on top, dispatching or, pale, waiting, and a
+        row for each device and copy engine below it. Copies are hatched.
+    """
+    timelines = {title: timeline.programs for title, timeline in timelines.items()}
+    heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
+    figure = plt.figure(figsize=(5.2, 0.36 * sum(heights) + 0.45 * len(heights) + 0.6))
+    charts = figure.subplots(
+        len(timelines), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
+    )[:, 0]
+    longest = max(timeline.elapsed for timeline in timelines.values()) or 1e-9
+    for axes, (title, timeline) in zip(charts, timelines.items(), strict=True):
+        _draw_timeline(axes, timeline, longest)
+        axes.set_title(title, loc="left", fontsize=10.5)
+    _format_axis(charts[-1].xaxis, "s")
+    charts[-1].set_xlim(0, longest)
+    charts[-1].xaxis.set_major_locator(MaxNLocator(6))
+    every = [event for timeline in timelines.values() for event in timeline.events]
+    watched = frozenset().union(*(timeline.watched for timeline in timelines.values()))
+    source = Timeline(tuple(every), watched).source.replace("; ", ";\n")
+    charts[-1].set_xlabel(f"time since the call, {source}", fontsize=9)
+    return list(charts)
+
+
+def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
+    rows = timeline.rows
+    for height, row in enumerate(reversed(rows)):
+        for kind, style in _BARS.items():
+            spans = [
+                (event.start / 1e9, event.duration / 1e9, event.program)
+                for event in timeline.row(row)
+                if event.operator == kind
+            ]
+            colour = COLOURS["host"] if row.startswith(PYTHON) else device_colour(row)
+            bars = _merge_narrow(spans, narrow=longest / 500)
+            axes.broken_barh(
+                [(start, width) for start, width, _ in bars],
+                (height - 0.36, 0.72),
+                facecolor=colour,
+                edgecolor=["white" if name else colour for *_, name in bars] or colour,
+                linewidth=0.7,
+                **style,
+            )
+            for start, width, name in bars:
+                if name and width > longest * (0.018 * len(name) + 0.02):
+                    text = "waits" if kind == "wait" else name
+                    axes.text(
+                        start + width / 2, height, text, ha="center", va="center", fontsize=8.5
+                    )
+    axes.set_yticks(range(len(rows)), rows[::-1])
+    axes.set_ylim(-0.6, max(1, len(rows) - 1) + 0.6)
+    axes.grid(axis="y", visible=False)
+    if all(row.startswith(PYTHON) for row in rows):
+        axes.text(longest / 2, 0.5, "no device had anything to do", ha="center", va="center")
+
+
+# How the kinds of events look.
+_BARS = {
+    "dispatch": {},
+    "wait": {"alpha": 0.3},
+    "copy": {"hatch": "////", "alpha": 0.75},
+    "": {},
+}
+
+
+def _merge_narrow(
+    spans: Sequence[tuple[float, float, str]], narrow: float
+) -> list[tuple[float, float, str]]:
+    """Merge bars that could not be told apart; a merged or narrow one has no name."""
+    merged: list[tuple[float, float, str]] = []
+    for start, width, name in spans:
+        if width > narrow:
+            merged.append((start, width, name))
+        elif merged and not merged[-1][2] and start - sum(merged[-1][:2]) < narrow:
+            first, before, _ = merged[-1]
+            merged[-1] = (first, max(before, start + width - first), "")
+        else:
+            merged.append((start, width, ""))
+    return merged
 
 
 def draw_calls(seconds: Sequence[float], limit: int) -> Axes:
@@ -294,25 +470,48 @@ def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
 
 
 def _format_axis(axis, unit: str) -> None:
-    axis.set_major_formatter(FuncFormatter(lambda value, _: format_value(value, unit)))
+    axis.set_major_formatter(
+        FuncFormatter(lambda value, _: format_value(value, unit) if value else "0")
+    )
 
 
-def _box(axes: Axes, x: float, y: float, width: float, text: str, role: str = "host") -> None:
+def _box(
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    text: str,
+    colour: str = COLOURS["host"],
+    height: float = 1.0,
+    bold: bool = False,
+) -> None:
+    pad = 0.08 * height
     axes.add_patch(
         FancyBboxPatch(
-            (x - width / 2, y - 0.5),
+            (x - width / 2, y - height / 2),
             width,
-            1.0,
-            boxstyle="round,pad=0.08",
+            height,
+            boxstyle=f"round,pad={pad}",
             facecolor="white",
-            edgecolor=COLOURS[role],
-            linewidth=1.6,
+            edgecolor=colour,
+            linewidth=2.6 if bold else 1.6,
         )
     )
     axes.text(x, y, text, ha="center", va="center", fontsize=9.5)
 
 
-def _arrow(axes: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
+def _arrow(
+    axes: Axes, start: tuple[float, float], end: tuple[float, float], bold: bool = False
+) -> None:
     axes.add_patch(
-        FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=11, color=COLOURS["model"])
+        FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=11,
+            color="black" if bold else COLOURS["model"],
+            linewidth=2.2 if bold else 1.0,
+            shrinkA=0,
+            shrinkB=0,
+        )
     )

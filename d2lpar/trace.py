@@ -266,8 +266,9 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
             began = time.perf_counter_ns()
             with jax.profiler.TraceAnnotation(_RECORDED):
                 result = function(*args, **kwargs)
-                results = _watch(result, began)
-                block(result)
+                with jax.profiler.TraceAnnotation(WAITING):
+                    results = _watch(result, began)
+                    jax.block_until_ready(result)
         if compiled:
             raise CompilationError(
                 f"{', '.join(compiled)} was compiled while it was being recorded, so the "
@@ -508,6 +509,8 @@ def _watch(result: Any, began: int) -> list[_Result]:
         if isinstance(array, jax.Array) and not array.is_deleted()  # A donated one has gone.
     ]
     ready: dict[int, dict[str, int]] = {id(array): {} for array in arrays}
+    # When these became ready nobody has seen.
+    before = {id(array) for array in arrays if array.is_ready()}
     queues = defaultdict(list)
     for array in arrays:
         for device in array.devices():
@@ -529,7 +532,8 @@ def _watch(result: Any, began: int) -> list[_Result]:
             thread.join()
 
     def ready_at(array):
-        return max(ready.get(id(array), {}).values(), default=0)
+        times = () if id(array) in before else ready.get(id(array), {}).values()
+        return max(times, default=0)
 
     return [
         _Result(device, at, ready_at(source_of[key]) if key in source_of else None)

@@ -26,8 +26,8 @@ def format_value(value: float, unit: str) -> str:
         >>> format_value(0.0123456, "s"), format_value(8_388_608, "B"), format_value(7.0, "")
         ('12.3 ms', '8.39 MB', '7')
     """
-    if not math.isfinite(value):
-        return f"{value} {unit}".rstrip()
+    if not math.isfinite(value) or value == 0:
+        return f"{value:.0f} {unit}".rstrip()
     prefixes = _PREFIXES[unit]
     # What rounds up to the next prefix gets it: 999.6 ms is 1 s.
     fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= 0.9995 * scale)

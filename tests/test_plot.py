@@ -74,8 +74,8 @@ def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
     x = jnp.ones((1, 2))
     axes = plot.draw_graph(computation_graph(lambda x, y: x * y + 2, x, x))
     assert texts(axes) == [
-        "input\nfloat32[1, 2]",
-        "input\nfloat32[1, 2]",
+        "x\nfloat32[1, 2]",
+        "y\nfloat32[1, 2]",
         "mul\nfloat32[1, 2]",
         "add 2.0\nfloat32[1, 2]",
     ]

@@ -13,7 +13,7 @@ from d2lpar.units import format_value
         (2.5e-5, "25 µs"),
         (1.5e-9, "1.5 ns"),
         (1e-12, "0.001 ns"),
-        (0, "0 ns"),
+        (0, "0 s"),
         (-0.25, "-250 ms"),
         (float("inf"), "inf s"),
     ],
