@@ -28,7 +28,7 @@ lint:  ## check style, formatting and the layers of the package
 	$(run) ruff format --check .
 	$(run) lint-imports --no-logo
 
-bench:  ## measure what the package itself costs
+bench:  ## measure what the package costs, and how much overlaps here
 	$(run) python tests/bench.py
 
 serve:  ## serve the built book on this machine

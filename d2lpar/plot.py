@@ -298,9 +298,14 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
             )
             for start, width, name in bars:
                 if name and width > longest * (0.018 * len(name) + 0.02):
-                    text = "waits" if kind == "wait" else name
                     axes.text(
-                        start + width / 2, height, text, ha="center", va="center", fontsize=8.5
+                        start + width / 2,
+                        height,
+                        "waits" if kind == "wait" else name,
+                        ha="center",
+                        va="center",
+                        fontsize=8.5,
+                        color="white" if kind == "dispatch" else "black",
                     )
     axes.set_yticks(range(len(rows)), rows[::-1])
     axes.set_ylim(-0.6, max(1, len(rows) - 1) + 0.6)

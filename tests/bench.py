@@ -1,16 +1,35 @@
-"""What d2lpar itself costs: `make bench`. Ratios with 95 % intervals, measured in turn."""
+"""What d2lpar itself costs, and how much overlaps here: `make bench`.
+
+Ratios with 95 % intervals, measured in turn.
+"""
 
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 
-from d2lpar import Quantity, Timer, block, compare, host_memory, measure, record_compilations
+from d2lpar import (
+    PeakMemory,
+    Quantity,
+    Timer,
+    block,
+    compare,
+    host_memory,
+    measure,
+    overlap_score,
+    record_compilations,
+    two_devices,
+    use_cpu_devices,
+)
 from d2lpar.inflight import InFlight
-from d2lpar.workloads import chain
+from d2lpar.trace import read_trace
+from d2lpar.units import format_bytes, format_seconds
+from d2lpar.workloads import chain, chain_into
 
 TURNS = 1000
 
@@ -64,7 +83,88 @@ def ratio(title, arm, baseline, repeats=15):
     print((times["arm"].total / times["baseline"].total).renamed(title))
 
 
+def links(matrix, seconds):
+    """Return how long a chain must be to take so many seconds."""
+    return max(1, round(seconds / (measure(chain, matrix, 2000).total.median / 2000)))
+
+
+def overlap_of_chains(repeats=31):
+    """Print how much single-threaded work on two CPU devices overlaps: 1 is perfect."""
+    matrices = [jax.device_put(jnp.eye(64), device) for device in two_devices("cpu+cpu")]
+    length = links(matrices[0], 0.005)
+
+    def run(*which):
+        return [chain(matrix, length) for matrix in which for _ in range(10)]
+
+    times = compare(
+        {
+            "first": lambda: run(matrices[0]),
+            "second": lambda: run(matrices[1]),
+            "at once": lambda: run(*matrices),
+        },
+        repeats=repeats,
+    )
+    score = overlap_score(times["first"], times["second"], times["at once"])
+    print(score.renamed("overlap of chains on two CPU devices"))
+
+
+def overlap_of_copies(count=20, nbytes=8_000_000, repeats=41):
+    """Print how much of copying to another CPU device hides behind computing.
+
+    It cannot exceed 1 - 1 / count, since the last copy has nothing to hide behind.
+    """
+    here, there = two_devices("cpu+cpu")
+    matrix = jax.device_put(jnp.eye(64), here)
+    arrays = [jax.device_put(jnp.zeros((nbytes // 256, 64)), here) for _ in range(count)]
+
+    def copy(array):
+        return jax.device_put(array, there)
+
+    one_copy = measure(lambda: list(map(copy, arrays))).total.median / count
+    length = links(matrix, 1.5 * one_copy)
+
+    def make(index):
+        arrays[index] = chain_into(arrays[index], matrix, length)
+        return arrays[index]
+
+    times = compare(
+        {
+            "computing": lambda: list(map(make, range(count))),
+            "copying": lambda: list(map(copy, arrays)),
+            "at once": lambda: [(array := make(index), copy(array)) for index in range(count)],
+        },
+        repeats=repeats,
+    )
+    score = overlap_score(times["computing"], times["copying"], times["at once"])
+    print(score.renamed(f"overlap of {count} copies of {format_bytes(nbytes)} and chains"))
+
+
+def reading_a_trace(counts=(250_000, 500_000, 1_000_000)):
+    """Print what reading a trace of so many events takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        matrix = jnp.eye(64)
+        block(chain(matrix, 200))
+        with jax.profiler.trace(folder):
+            block(chain(matrix, 200))
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        recorded = file.read_bytes()
+        planes = jax.profiler.ProfileData.from_serialized_xspace(recorded).planes
+        events = sum(1 for plane in planes for line in plane.lines for _ in line.events)
+        for count in counts:
+            # An XSpace is a list of planes: one behind the other, two of them are one again.
+            file.write_bytes(recorded * round(count / events))
+            with PeakMemory() as memory:
+                timer = Timer()
+                read_trace(file)
+                seconds = timer.stop()
+            print(
+                f"reading a trace of {count} events: {format_seconds(seconds)}, "
+                f"{format_bytes(memory.increase)}"
+            )
+
+
 def main():
+    use_cpu_devices(3)
     print(f"jax {jax.__version__}, {os.cpu_count()} cores")
     x = jnp.ones(2)
     increment = jax.jit(lambda x: x + 1)
@@ -89,6 +189,9 @@ def main():
         lambda: import_in_a_new_process("jax"),
         repeats=9,
     )
+    overlap_of_chains()
+    overlap_of_copies()
+    reading_a_trace()
 
 
 def submit_to(function, x):

@@ -272,7 +272,8 @@ def test_the_streams_of_a_gpu_become_a_row_for_its_programs_and_one_for_each_way
         }
     )
     assert run.rows == ("GPU 0", "GPU 0 from host", "GPU 0 to host", "GPU 1")
-    assert run.row("GPU 0") == (Event("GPU 0", "f", "dot", 0, 50, 100),)
+    (of_f,) = run.row("GPU 0")
+    assert (of_f.program, of_f.operator, of_f.start, of_f.duration) == ("f", "dot", 50, 100)
     assert spans(run.row("GPU 0 from host")) == [("MemcpyH2D", 0, 40)]
     assert spans(run.row("GPU 0 to host")) == [("MemcpyD2H", 160, 210)]
     assert spans(run.row("GPU 1")) == [("g", 100, 200)]
@@ -452,7 +453,7 @@ def test_a_trace_of_jax_s_own_profiler_can_be_read(recorded):
 
 def test_a_recorded_trace_cut_off_anywhere_does_not_end_the_process(recorded):
     whole, chance, refused = recorded.read_bytes(), random.Random(0), 0
-    lengths = [*(len(whole) - n for n in (1, 2, 3)), *(chance.randrange(len(whole)) for _ in "x" * 40)]
+    lengths = [len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(40))]
     for length in lengths:
         recorded.write_bytes(whole[:length])
         try:
@@ -651,22 +652,16 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
     assert all(one.end <= other.start for one, other in zip(copies, copies[1:], strict=False))
 
 
-def test_a_copy_starts_no_earlier_than_python_asks_for_it_even_if_its_source_is_gone():
-    add = jax.jit(lambda x: x + 1, donate_argnums=0)
-
+def test_a_copy_of_a_result_that_was_there_long_ago_starts_no_earlier_than_python_asks_for_it():
     def function():
-        source, other = work(FIRST), work(FIRST)
-        block(other)
-        copy = jax.device_put(source, cpu(1))
-        block(copy)
-        add(source)
-        return {"pair": (source, copy)}
+        source = block(work(FIRST))
+        block(work(FIRST))
+        return source, jax.device_put(source, cpu(1))
 
-    add(block(work(FIRST)))
     _, run = record_trace(function)
     (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
     (copy,) = run.row("CPU 1")
-    assert copy.start >= asked.start
+    assert copy.start >= asked.start > run.row("CPU 0")[0].end
 
 
 def test_a_result_that_was_donated_away_is_no_problem():
@@ -689,14 +684,8 @@ def test_without_a_reader_in_jax_all_devices_are_watched(monkeypatch):
     assert run.rows == ("CPU 0", "CPU 1")
     assert run.source == "from watching when results were ready"
     first, second = run.row("CPU 0")
-    assert (first.start, first.program) == (0, "result")
-    assert first.end <= second.start
-    assert 0 < first.duration
-    assert recording_shows_what_was_watched(run)
-
-
-def recording_shows_what_was_watched(run):
-    return repr(run).splitlines()[0].endswith(", from watching when results were ready")
+    assert (first.program, first.start) == ("result", 0)
+    assert 0 < first.end <= second.start
 
 
 def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
@@ -705,6 +694,6 @@ def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
 
     block(function(FIRST))
     graph = computation_graph(function, FIRST)
-    (_, run) = record_trace(function, FIRST)
+    _, run = record_trace(function, FIRST)
     assert len(run.seconds_of(graph)) == 2  # The copy is not returned, so nobody sees it.
     assert 0 < run.critical_path_share(graph) <= 1
