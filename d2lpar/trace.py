@@ -26,6 +26,7 @@ PYTHON = "Python"
 """The row of a timeline that shows what the Python thread did."""
 
 _RECORDED = "d2lpar.record_trace"  # What the profiler calls the call that is being recorded.
+_COPY_CALL = ("device_put", "dispatch")
 
 
 class Event(NamedTuple):
@@ -444,7 +445,7 @@ def _call(name: str) -> tuple[str, str] | None:
     if name.startswith("PjitFunction("):
         return name[len("PjitFunction(") : -1], "dispatch"
     if name.startswith("DevicePut"):
-        return "device_put", "dispatch"
+        return _COPY_CALL
     return None
 
 
@@ -492,10 +493,15 @@ def _program(stats: dict) -> str:
 
 
 class _Result(NamedTuple):
-    """An array that a function returned, when it was ready and, if it is a copy, its source."""
+    """An array that a function returned, and when it was ready.
+
+    `seen` tells whether anybody saw it become ready, or found it so when the function returned.
+    Of a copy, `source_ready` is when its array was ready; 0 if nobody saw that.
+    """
 
     device: str
     ready: int
+    seen: bool
     source_ready: int | None
 
 
@@ -509,8 +515,7 @@ def _watch(result: Any, began: int) -> list[_Result]:
         if isinstance(array, jax.Array) and not array.is_deleted()  # A donated one has gone.
     ]
     ready: dict[int, dict[str, int]] = {id(array): {} for array in arrays}
-    # When these became ready nobody has seen.
-    before = {id(array) for array in arrays if array.is_ready()}
+    unseen = {id(array) for array in arrays if array.is_ready()}
     queues = defaultdict(list)
     for array in arrays:
         for device in array.devices():
@@ -532,11 +537,13 @@ def _watch(result: Any, began: int) -> list[_Result]:
             thread.join()
 
     def ready_at(array):
-        times = () if id(array) in before else ready.get(id(array), {}).values()
+        times = () if id(array) in unseen else ready.get(id(array), {}).values()
         return max(times, default=0)
 
     return [
-        _Result(device, at, ready_at(source_of[key]) if key in source_of else None)
+        _Result(
+            device, at, key not in unseen, ready_at(source_of[key]) if key in source_of else None
+        )
         for key, times in ready.items()
         for device, at in times.items()
     ]
@@ -557,20 +564,22 @@ def _is_array_and_copy(tree: Any) -> bool:
 def _rows_of(results: Sequence[_Result], devices: set[str], events) -> Iterator[Event]:
     """Yield a row for each of these devices: its results, one after the other."""
     copies = sum(result.source_ready is not None for result in results)
-    asked = [e.start for e in events if (e.program, e.operator) == ("device_put", "dispatch")]
-    asked = iter(asked if len(asked) == copies else [0] * copies)
+    calls = [(e.start, e.end) for e in events if (e.program, e.operator) == _COPY_CALL]
+    calls = iter(calls if len(calls) == copies else [(0, 0)] * copies)
     spans = []
-    for device, ready, source_ready in results:
+    for device, ready, seen, source_ready in results:
         is_copy = source_ready is not None
-        start = max(next(asked), source_ready) if is_copy else 0
+        asked, returned = next(calls) if is_copy else (0, ready)
+        # What was ready when the function returned is drawn as the call itself, if it had one.
+        span = (max(asked, source_ready or 0), ready) if seen else (asked, returned)
         if device in devices:
-            spans.append((ready, start, device, is_copy))
+            spans.append((*reversed(span), device, is_copy))
     previous = dict.fromkeys(devices, 0)
-    for number, (ready, start, device, is_copy) in enumerate(sorted(spans)):
-        start = min(max(start, previous[device]), ready)
-        previous[device] = ready
+    for number, (end, start, device, is_copy) in enumerate(sorted(spans)):
+        start = min(max(start, previous[device]), end)
+        previous[device] = end
         what = ("device_put", "copy") if is_copy else ("result", "")
-        yield Event(device, *what, number, start, ready - start)
+        yield Event(device, *what, number, start, end - start)
 
 
 # --- Both -------------------------------------------------------------------------------------

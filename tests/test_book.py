@@ -31,8 +31,8 @@ SURVIVES_WITHOUT_DISPATCH = {
     "The speed-up is at most work over critical path, give or take a tenth.",
     "On a CPU, large products on two devices do not overlap by more than half.",
     # Copies go on behind a call that waits for its own result only.
-    "Without the barrier, more than a fifth of the shorter of computing and copying is hidden "
-    "behind the other.",
+    "Without the barrier, more than half of the time that a copy is under way, the first device "
+    "has something to compute.",
     "In the PyTorch edition's own numbers, both together take less time than the copying alone.",
     "After five steps on three devices the weights are those of one device, but for rounding.",
     "The compiler has inserted an all-reduce, and the weights are the same again.",
@@ -42,8 +42,8 @@ SURVIVES_WITHOUT_DISPATCH = {
 OVERLAPS = {
     "With two devices and two cores, the program runs over 1.1 times as fast.",
     "Two devices run single-threaded work at the same time: more than a third of it overlaps.",
-    "Without the barrier, more than a fifth of the shorter of computing and copying is hidden "
-    "behind the other.",
+    "Without the barrier, more than half of the time that a copy is under way, the first device "
+    "has something to compute.",
     "Both accelerators have work under way at the same time.",
 }
 PARALLELISM = BOOK / "automatic-parallelism.md"

@@ -9,8 +9,10 @@ from d2lpar import (
     num_gpus,
     try_all_gpus,
     try_gpu,
+    two_devices,
     use_cpu_devices,
 )
+from d2lpar.devices import device_name
 
 CPUS = jax.local_devices(backend="cpu")
 
@@ -82,3 +84,97 @@ def test_cpu_devices_can_be_had_before_jax_starts(run_python):
 def test_two_cpu_devices_from_the_environment_are_as_good(run_python):
     program = "from d2lpar import *; cpu(1); use_cpu_devices(2); print(cpu(1).id)"
     assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="2") == "1"
+
+
+@pytest.mark.parametrize(
+    ("program", "environment", "found"),
+    [
+        ("use_cpu_devices(2)", "8", "8"),
+        ("use_cpu_devices(3)", "2", "3"),
+        ("use_cpu_devices(3); use_cpu_devices(2)", "1", "3"),
+    ],
+)
+def test_more_cpu_devices_than_needed_are_kept(run_python, program, environment, found):
+    program = f"from d2lpar import *; {program}; import jax; print(len(jax.local_devices()))"
+    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=environment) == found
+
+
+def test_a_device_is_named_by_its_kind_and_its_number():
+    assert [device_name(cpu(index)) for index in range(len(CPUS))] == [
+        f"CPU {index}" for index in range(len(CPUS))
+    ]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function that makes JAX see so many CPU devices and GPUs, which are called c0, g0 etc."""
+
+    def machine(cpus, gpus):
+        found = {"cpu": [f"c{n}" for n in range(cpus)], "gpu": [f"g{n}" for n in range(gpus)]}
+
+        def local_devices(*, backend):
+            if not found[backend]:
+                raise RuntimeError(f"Unknown backend {backend}")
+            return found[backend]
+
+        monkeypatch.setattr(jax, "local_devices", local_devices)
+
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "pairs", "chosen"),
+    [
+        (2, 2, [], ("c0", "g0")),
+        (2, 0, [], ("c0", "c1")),
+        (0, 2, [], ("g0", "g1")),
+        (1, 1, [], ("c0", "g0")),
+        (2, 2, ["gpu+cpu"], ("g0", "c0")),
+        (2, 2, ["gpu+gpu", "cpu+cpu"], ("g0", "g1")),
+        (2, 1, ["gpu+gpu", "cpu+cpu"], ("c0", "c1")),
+        (2, 2, ["cpu+cpu", "gpu+gpu"], ("c0", "c1")),
+    ],
+)
+def test_two_devices_are_the_first_pair_that_the_machine_has(machine, cpus, gpus, pairs, chosen):
+    machine(cpus, gpus)
+    assert two_devices(*pairs) == chosen
+
+
+def test_two_devices_of_one_kind_are_two():
+    assert two_devices("cpu+cpu") == (CPUS[0], CPUS[1])
+
+
+@pytest.mark.parametrize(
+    "pair", ["cpu", "", "cpu+", "cpu+tpu", "cpu+gpu+cpu", "CPU+GPU", "cpu gpu", 2, None, ("cpu",)]
+)
+def test_a_pair_that_is_written_in_another_way_is_refused(pair):
+    with pytest.raises(ArgumentError) as caught:
+        two_devices(pair)
+    assert str(caught.value) == f'A pair is written "cpu+gpu" or the like, found {pair!r}.'
+
+
+def test_two_devices_that_are_not_there_are_an_error_with_a_way_out(machine):
+    machine(1, 1)
+    with pytest.raises(DeviceError) as caught:
+        two_devices("gpu+gpu", "cpu+cpu")
+    assert str(caught.value) == (
+        "two_devices() was asked for gpu+gpu or cpu+cpu, but JAX sees 1 CPU device and 1 GPU "
+        "device. Call d2lpar.use_cpu_devices(2) before anything else of JAX: two CPU devices are "
+        "enough for most of the book."
+    )
+
+
+def test_the_way_out_leads_to_two_devices(run_python):
+    program = """
+from d2lpar import *
+try:
+    two_devices()
+except DeviceError as error:
+    print(str(error).split(". ")[0])
+"""
+    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == (
+        "two_devices() was asked for cpu+gpu or gpu+gpu or cpu+cpu, but JAX sees 1 CPU device and "
+        "0 GPU devices"
+    )
+    program = "from d2lpar import *; use_cpu_devices(2); print(two_devices() == (cpu(0), cpu(1)))"
+    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == "True"

@@ -1,16 +1,30 @@
+import itertools
+import random
+
 import jax
 import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from d2lpar.graph import computation_graph
+from d2lpar import DeviceError, cpu
+from d2lpar.graph import computation_graph, critical_path
 
 X = jnp.ones((1, 2))
 
 
 def operators(graph):
     return [operator for _, operator in graph.nodes(data="operator")]
+
+
+def devices(graph):
+    return [device for _, device in graph.nodes(data="device")]
+
+
+def on(index):
+    """Return an array that belongs to a CPU device."""
+    return jax.device_put(X, cpu(index))
 
 
 def test_two_inputs_are_independent_and_their_sum_needs_both():
@@ -77,9 +91,15 @@ def test_control_flow_is_one_node(operator, function):
     assert nx.is_directed_acyclic_graph(graph)
 
 
-def test_a_call_of_another_jitted_function_is_one_node():
-    inner = jax.jit(lambda x: x * 2 + 1)
-    assert len(computation_graph(lambda x: inner(x), X)) == 2
+def test_a_call_of_another_jitted_function_is_one_node_with_its_name():
+    @jax.jit
+    def inner(x):
+        return x * 2 + 1
+
+    nameless = jax.jit(lambda x: x - 1)
+    graph = computation_graph(lambda x: nameless(inner(inner(x))), X)
+    assert operators(graph) == ["input", "inner", "inner", "<lambda>"]
+    assert list(graph.edges) == [(0, 1), (1, 2), (2, 3)]
 
 
 def test_an_operator_without_a_result_is_there_as_well():
@@ -90,3 +110,189 @@ def test_an_operator_without_a_result_is_there_as_well():
 def test_the_function_is_traced_and_not_run():
     graph = computation_graph(jnp.sin, jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32))
     assert operators(graph)[-1] == "sin"
+
+
+@pytest.mark.parametrize(
+    ("function", "args", "kwargs", "names"),
+    [
+        (lambda x, y: x * y, (X, X), {}, ["x", "y"]),
+        (lambda pair, z: pair[0] * pair[1] + z, ((X, X), X), {}, ["pair[0]", "pair[1]", "z"]),
+        (lambda d: d["b"] - d["a"], ({"b": X, "a": X},), {}, ["d['a']", "d['b']"]),
+        (lambda *many: sum(many), (X, X), {}, ["many[0]", "many[1]"]),
+        (lambda x, *, b, a: x * b - a, (X,), {"b": X, "a": X}, ["x", "a", "b"]),
+        (lambda x, unset=None: x * 2, (X, None), {}, ["x"]),
+        (jax.jit(lambda x: x), (X,), {}, ["x"]),
+    ],
+)
+def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs, names):
+    graph = computation_graph(function, *args, **kwargs)
+    found = [node["name"] for node in graph.nodes.values() if node["operator"] == "input"]
+    assert found == names
+
+
+def test_what_is_no_argument_has_no_name():
+    outside = on(0)
+    graph = computation_graph(lambda x: x * outside, X)
+    assert [name for _, name in graph.nodes(data="name")] == [None, "x", None]
+
+
+# --- Devices ----------------------------------------------------------------------------------
+
+
+def test_an_operator_runs_on_the_device_that_its_arguments_belong_to():
+    graph = computation_graph(lambda x, y: jnp.sin(x * y) + 1, on(1), X)
+    assert devices(graph) == ["CPU 1", None, "CPU 1", "CPU 1", "CPU 1"]
+
+
+def test_where_nothing_decides_the_device_there_is_none():
+    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
+    for x in (X, np.ones(2), 3.0, shape):
+        assert devices(computation_graph(lambda x: 2 * x, x)) == [None, None]
+
+
+PAIR = Mesh(np.array([cpu(0), cpu(1)]), "d")
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (cpu(2), "CPU 2"),
+        (SingleDeviceSharding(cpu(1)), "CPU 1"),
+        (NamedSharding(PAIR, PartitionSpec()), "CPU 0, CPU 1"),
+        (None, "CPU 0"),
+        (jax.memory.Space.Device, "CPU 0"),
+    ],
+    ids=str,
+)
+def test_a_copy_has_the_device_that_it_leads_to_and_so_has_what_follows(target, name):
+    graph = computation_graph(lambda x: jax.device_put(x, target) * 2, on(0))
+    assert operators(graph) == ["input", "device_put", "mul"]
+    assert devices(graph) == ["CPU 0", name, name]
+
+
+def test_an_array_over_two_devices_names_both():
+    spread = jax.device_put(X, NamedSharding(PAIR, PartitionSpec()))
+    assert devices(computation_graph(lambda x: 2 * x, spread)) == ["CPU 0, CPU 1"] * 2
+
+
+def test_an_array_from_outside_the_function_decides_the_device_as_an_argument_does():
+    outside = on(1)
+    graph = computation_graph(lambda x: x * outside, X)
+    assert sorted(devices(graph), key=str) == ["CPU 1", "CPU 1", None]
+    assert devices(graph)[-1] == "CPU 1"
+
+
+def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
+    targets = (cpu(1), cpu(2))
+    graph = computation_graph(lambda x, y: jnp.sin(jax.device_put((x, y), targets)[1]), X, X)
+    assert operators(graph) == ["input", "input", "device_put", "device_put", "sin"]
+    assert list(graph.edges) == [(0, 2), (1, 3), (3, 4)]
+    assert devices(graph) == [None, None, "CPU 1", "CPU 2", "CPU 2"]
+
+
+def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them():
+    with pytest.raises(DeviceError) as caught:
+        computation_graph(lambda x, y: x * 2 + y, on(1), on(0))
+    assert str(caught.value) == (
+        "'add' is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one device "
+        "with jax.device_put first."
+    )
+
+
+def test_a_copy_brings_arrays_of_two_devices_together():
+    graph = computation_graph(lambda x, y: jax.device_put(x, cpu(1)) + y, on(0), on(1))
+    assert devices(graph) == ["CPU 0", "CPU 1", "CPU 1", "CPU 1"]
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x),
+        lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 9, lambda c: c * 2, x),
+        lambda x: jax.lax.cond(True, lambda c: c + 1, lambda c: c - 1, x),
+        lambda x: jax.jit(lambda y: y * 2)(x),
+    ],
+    ids=["scan", "while", "cond", "jit"],
+)
+def test_control_flow_and_calls_run_on_the_device_of_their_operands(function):
+    assert devices(computation_graph(function, on(1))) == ["CPU 1", "CPU 1"]
+
+
+def test_control_flow_over_arrays_of_two_devices_is_an_error():
+    def function(x, y):
+        return jax.lax.cond(True, lambda a, b: a, lambda a, b: b, x, y)
+
+    with pytest.raises(DeviceError, match="'cond' is given arrays of CPU 0 and CPU 1"):
+        computation_graph(function, on(0), on(1))
+
+
+# --- Critical paths ---------------------------------------------------------------------------
+
+
+def named_path(graph, seconds=None):
+    return [operators(graph)[node] for node in critical_path(graph, seconds)]
+
+
+def test_the_critical_path_of_a_chain_is_the_chain():
+    assert named_path(computation_graph(lambda x: jnp.sin(jnp.cos(2 * x)), X)) == [
+        "mul",
+        "cos",
+        "sin",
+    ]
+
+
+@pytest.mark.parametrize(("sin", "cos", "longer"), [(3, 1, "sin"), (1, 3, "cos")])
+def test_the_critical_path_goes_through_the_slower_half_of_a_diamond(sin, cos, longer):
+    def diamond(x):
+        x = 2 * x
+        return jnp.sin(x) + jnp.cos(x)
+
+    graph = computation_graph(diamond, X)
+    cost = {"input": 0, "mul": 1, "sin": sin, "cos": cos, "add": 1}
+    seconds = {node: cost[operator] for node, operator in graph.nodes(data="operator")}
+    assert named_path(graph, seconds) == ["mul", longer, "add"]
+
+
+def test_one_slow_operator_can_outweigh_a_chain():
+    graph = computation_graph(lambda x: (jnp.sin(x), jnp.cos(x) * 2 + 1), X)
+    assert operators(graph)[1] == "sin"
+    assert named_path(graph) == ["cos", "mul", "add"]
+    assert named_path(graph, {1: 5, 2: 1, 3: 1, 4: 1}) == ["sin"]
+
+
+def test_what_takes_no_time_is_left_out_at_both_ends_but_not_between():
+    graph = nx.path_graph(5, create_using=nx.DiGraph)
+    assert critical_path(graph, {1: 1.0, 3: 1.0}) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("graph", [nx.DiGraph(), nx.path_graph(3, create_using=nx.DiGraph)])
+def test_where_nothing_takes_time_the_critical_path_is_empty(graph):
+    assert critical_path(graph, {}) == []
+
+
+def every_path(graph):
+    """Yield each chain of nodes in which each leads to the next."""
+
+    def onward(path):
+        yield path
+        for node in graph.successors(path[-1]):
+            yield from onward([*path, node])
+
+    for node in graph:
+        yield from onward([node])
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_no_path_takes_longer_than_the_critical_one(ties):
+    for seed in range(200):
+        chance = random.Random(seed)
+        size = chance.randint(1, 7)
+        graph = nx.DiGraph()
+        graph.add_nodes_from(chance.sample(range(size), size))
+        pairs = [(a, b) for a in range(size) for b in range(a + 1, size)]
+        graph.add_edges_from(pair for pair in pairs if chance.random() < 0.4)
+        cost = {node: chance.choice([0, 1, 2]) if ties else chance.random() for node in graph}
+        path = critical_path(graph, cost)
+        assert all(graph.has_edge(a, b) for a, b in itertools.pairwise(path))
+        longest = max(sum(cost[node] for node in path) for path in every_path(graph))
+        assert sum(cost[node] for node in path) == pytest.approx(longest)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import ArgumentError, CompilationError, compare, measure
+from d2lpar import ArgumentError, CompilationError, compare, cpu, measure
 
 
 @pytest.fixture
@@ -73,10 +73,21 @@ def test_a_measurement_prints_both_times_and_its_doubts(clock, device):
     result = measure(lambda: device.run(next(works)), repeats=6, name="step", clock=clock)
     assert repr(result).splitlines() == [
         "step, 6 repeats",
-        "  dispatch     0 ns   95 % interval 0 ns to 0 ns",
+        "  dispatch      0 s   95 % interval 0 s to 0 s",
         "  total       3.5 s   95 % interval 1 s to 6 s",
         "  caution: interquartile range is 71% of the median",
     ]
+
+
+def test_a_measurement_knows_on_which_devices_its_results_lay():
+    first, second = (jax.device_put(jnp.ones(3), cpu(index)) for index in (0, 1))
+    times = compare(
+        {"one": lambda: second, "both": lambda: {"a": first, "b": [second]}, "none": lambda: 3.0},
+        repeats=2,
+    )
+    assert times["one"].devices == {"CPU 1"}
+    assert times["both"].devices == {"CPU 0", "CPU 1"}
+    assert times["none"].devices == frozenset()
 
 
 @pytest.mark.parametrize("result", [None, 3.0, np.ones(3)])

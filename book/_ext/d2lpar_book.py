@@ -57,6 +57,11 @@ def public_names(module):
                     yield f"{module.__name__}.{name}.{member}"
 
 
+def skip_fields_of_named_tuples(app, what, name, value, skip, options):
+    """Leave them to the class docstring; Python's own says "Alias for field number 0"."""
+    return True if type(value).__name__ == "_tuplegetter" else None
+
+
 # --- Math -------------------------------------------------------------------------------------
 
 
@@ -206,6 +211,7 @@ TABLES = {"claims-table": claims_table, "build-table": build_table}
 def setup(app):
     """Register all of it with Sphinx."""
     app.connect("env-check-consistency", warn_of_undocumented_names)
+    app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_node(Pending)
     app.add_post_transform(FillPending)

@@ -1,0 +1,164 @@
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from d2lpar import ArgumentError, Quantity, compare, counted, cpu, measure, overlap_score
+
+BROKEN = (
+    "a broken measurement: clearly outside 0 to 1, so the runs differ in something other than "
+    "overlap"
+)
+
+
+def seconds(*samples):
+    return Quantity("time", samples, "s")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "together", "score"),
+    [
+        (1, 2, 3, 0),
+        (1, 2, 2, 1),
+        (2, 1, 2, 1),
+        (1, 2, 2.5, 0.5),
+        (1, 1, 1.75, 0.25),
+        (4, 1, 4.25, 0.75),
+    ],
+)
+def test_the_score_is_the_share_of_the_shorter_activity_that_was_hidden(
+    first, second, together, score
+):
+    result = overlap_score(first, second, together)
+    assert result.samples == (score,)
+    assert (result.unit, result.exact, result.warnings) == ("", True, ())
+
+
+def test_the_score_is_taken_round_by_round():
+    # In the second round the other activity is the shorter one.
+    result = overlap_score(seconds(1, 4, 2), seconds(2, 2, 2), seconds(2.5, 5, 2))
+    assert result.samples == (0.5, 0.5, 1)
+    assert not result.exact
+
+
+# Times as Dive into Deep Learning prints them for its two scripts of three loops.
+@pytest.mark.parametrize(
+    ("times", "score", "broken"),
+    [
+        ((0.3139, 0.2995, 0.3148), 0.997, False),
+        ((1.6024, 2.2067, 2.0726), 1.084, True),
+        ((0.3089, 0.9983, 1.0636), 0.789, False),
+    ],
+)
+def test_printed_times_have_a_score_without_an_interval(times, score, broken):
+    result = overlap_score(*times)
+    assert result.median == pytest.approx(score, abs=5e-4)
+    assert result.interval == (result.median, result.median)
+    assert (result.broken, result.warnings) == (broken, (BROKEN,) if broken else ())
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert overlap_score(np.float64(1), np.float32(2), np.int64(2)).samples == (1,)
+
+
+def test_the_interval_is_that_of_the_scores():
+    together = seconds(*(2 + n / 10 for n in range(1, 11)))
+    result = overlap_score(seconds(*[1] * 10), seconds(*[2] * 10), together)
+    # The second smallest and the second largest of 0.0, 0.1, ..., 0.9.
+    assert result.interval == pytest.approx((0.1, 0.8))
+
+
+@pytest.mark.parametrize(
+    ("scores", "broken"),
+    [
+        ([1.04] * 6, False),
+        ([1.06] * 6, True),
+        ([-0.04] * 6, False),
+        ([-0.06] * 6, True),
+        ([1.01, 1.3, 1.3, 1.3, 1.3, 1.3], False),  # the interval reaches down to 1.01
+        ([1.9] * 5, False),  # too few for an interval
+    ],
+)
+def test_a_score_is_broken_if_its_whole_interval_is_clearly_outside_0_to_1(scores, broken):
+    ones = seconds(*[1] * len(scores))
+    result = overlap_score(ones, ones, seconds(*(2 - score for score in scores)))
+    assert result.samples == pytest.approx(tuple(scores))
+    assert result.broken is broken
+    assert (BROKEN in result.warnings) is broken
+    assert repr(result).endswith(BROKEN) is broken
+
+
+def test_a_score_can_be_claimed_over():
+    result = overlap_score(seconds(*[1] * 6), seconds(*[2] * 6), seconds(*[2.25] * 6))
+    assert (result > 0.5).verdict == "holds"
+    assert (result.between(0, 0.5)).verdict == "fails"
+
+
+@pytest.mark.parametrize(("other", "shared"), [(0, "CPU 0"), (1, "")])
+def test_two_activities_on_one_device_carry_a_caution(other, shared):
+    add = jax.jit(lambda x: x + 1)
+    x, y = (jax.device_put(jnp.ones(3), cpu(index)) for index in (0, other))
+    times = compare({"x": lambda: add(x), "y": lambda: add(y), "both": lambda: (add(x), add(y))})
+    result = overlap_score(times["x"], times["y"], times["both"])
+    assert result.shared_device == shared
+    caution = "both ran on CPU 0, whose queue works in order"
+    assert (caution in result.warnings) is bool(shared)
+    assert (caution in repr(result)) is bool(shared)
+
+
+def test_the_total_of_a_measurement_counts(clock):
+    def steps(dispatch, work):
+        def step():
+            clock.advance(dispatch)
+            return Later(clock, work)
+
+        return step
+
+    times = compare(
+        {"a": steps(1, 3), "b": steps(1, 3), "both": steps(2, 4)}, repeats=1, clock=clock
+    )
+    assert overlap_score(times["a"], times["b"], times["both"]).samples == (0.5,)
+
+
+class Later:
+    """An array that takes so many seconds from now on, as soon as someone waits for it."""
+
+    def __init__(self, clock, work):
+        self.clock, self.work = clock, work
+
+    def block_until_ready(self):
+        self.clock.advance(self.work)
+        return self
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ("1.5", "made of times in seconds, found '1.5': pass what `compare` measured, or numbers"),
+        (True, "made of times in seconds, found True"),
+        (None, "made of times in seconds, found None"),
+        ((1.0, 2.0), r"made of times in seconds, found \(1.0, 2.0\)"),
+        (counted("size", 3, "B"), "made of times in seconds, found size: 3 B"),
+        (counted("ratio", 3), "made of times in seconds, found ratio: 3"),
+        (0, "needs times above 0 seconds"),
+        (-1.0, "needs times above 0 seconds"),
+        (math.nan, "is nan"),
+        (math.inf, "is inf"),
+        (seconds(1, 1), "round by round, but the three have .*2.* samples.*with one `compare`"),
+    ],
+    ids=str,
+)
+def test_what_is_no_time_has_no_score(given, message, place):
+    times = [1.0, 1.0, 1.0]
+    times[place] = given
+    with pytest.raises(ArgumentError, match=message):
+        overlap_score(*times)
+
+
+def test_measurements_of_different_repeats_have_no_score():
+    few, many = (measure(int, repeats=repeats) for repeats in (6, 7))
+    with pytest.raises(ArgumentError, match="the three have 6, 7 and 7 samples"):
+        overlap_score(few, many, many)
