@@ -143,10 +143,11 @@ def _device_of_argument(value) -> str | None:
 
 
 def _device_of_target(target) -> str | None:
-    """Return the name of what `device_put` was given: a device, a sharding, or nothing."""
-    if target is None:
-        return None
-    return _names([target] if isinstance(target, jax.Device) else target.device_set)
+    """Return the name of where `device_put` copies to, or None if the device stays the same."""
+    if isinstance(target, jax.Device):
+        return _names([target])
+    sharding = getattr(target, "sharding", target)  # A layout has a sharding.
+    return _names(sharding.device_set) if isinstance(sharding, jax.sharding.Sharding) else None
 
 
 def _names(devices) -> str:

@@ -1,9 +1,11 @@
 """The matrix products and the MLP training step that the book measures."""
 
 import functools
+import hashlib
 import itertools
 import mmap
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -80,6 +82,29 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     """
     result = chain(matrix + array[: len(matrix)], length)
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
+
+
+def hash_on_threads(threads: int) -> list[str]:
+    """Hash the same eight megabytes on some threads at once, without JAX: a control.
+
+    Python lets go of its lock while it hashes. So with as many cores free as there are threads,
+    this takes as long as one thread does; otherwise longer, and nothing else can be parallel
+    either.
+
+    Args:
+        threads: How many.
+
+    Returns:
+        The digest that each thread has found.
+
+    Example:
+        >>> one, two = hash_on_threads(2)
+        >>> one == two
+        True
+    """
+    data = bytes(8_000_000)
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(lambda _: hashlib.sha256(data).hexdigest(), range(threads)))
 
 
 def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
