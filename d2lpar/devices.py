@@ -128,7 +128,7 @@ def device_name(device: jax.Device) -> str:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Let JAX split this machine's CPU into `count` devices, or more if more were asked for.
+    """Let JAX split this machine's CPU into `count` devices, or as many as JAX was told before.
 
     The devices share the cores; each has a queue of its own. This must run before JAX is first
     used, since JAX makes its devices then and keeps them.

@@ -1,7 +1,8 @@
 """Turn a jaxpr into the nodes and edges of its computational graph."""
 
 import inspect
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 
 import jax
 import networkx as nx
@@ -97,7 +98,7 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
             counts 1 and an input nothing.
 
     Returns:
-        The nodes of the chain, in order, without those at either end that take no time.
+        The nodes of the chain, in order, from the first that takes time to the last.
 
     Example:
         >>> import jax.numpy as jnp
@@ -112,11 +113,34 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
     weighted.add_weighted_edges_from(("start", node, cost[node]) for node in graph)
     path = nx.dag_longest_path(weighted)[1:] if len(graph) else []
-    while path and not cost[path[0]]:
-        path.pop(0)
-    while path and not cost[path[-1]]:
-        path.pop()
-    return path
+    return list(itertools.dropwhile(lambda node: not cost[node], path))
+
+
+def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
+    """Return the most operators of which none needs another, not even by way of others.
+
+    More devices than that cannot all be busy. By Dilworth's theorem it is the number of operators
+    less the largest matching between operators and those that come after them (D. R. Fulkerson,
+    1956, Note on Dilworth's decomposition theorem for partially ordered sets).
+
+    Args:
+        graph: What `computation_graph` returns.
+        nodes: The nodes that count; all but the inputs if None.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> width(computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, 1.0))
+        2
+    """
+    if nodes is None:
+        nodes = (node for node, of in graph.nodes.items() if of["operator"] != "input")
+    nodes = set(nodes)
+    after = nx.transitive_closure_dag(graph).subgraph(nodes)
+    pairs = nx.Graph()
+    pairs.add_nodes_from(("before", node) for node in nodes)
+    pairs.add_edges_from((("before", one), ("after", other)) for one, other in after.edges)
+    matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
+    return len(nodes) - len(matching) // 2
 
 
 def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:

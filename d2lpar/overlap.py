@@ -8,7 +8,7 @@ from d2lpar.measurement import Measurement
 from d2lpar.quantity import Quantity, counted
 
 SLACK = 0.05
-"""How far a score may lie outside 0 to 1 before the measurement counts as broken."""
+"""How far a score may lie outside 0 to 1 before something is said about it."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -27,9 +27,8 @@ class OverlapScore(Quantity):
 
     @property
     def broken(self) -> bool:
-        """Whether the score lies clearly outside 0 to 1, which overlap alone cannot do."""
-        low, high = self.interval
-        return low > 1 + SLACK or high < -SLACK
+        """Whether the score lies clearly above 1, to where no overlap can lead."""
+        return self.interval[0] > 1 + SLACK
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -37,9 +36,11 @@ class OverlapScore(Quantity):
         found = []
         if self.broken:
             found.append(
-                "a broken measurement: clearly outside 0 to 1, so the runs differ in something "
-                "other than overlap"
+                "a broken measurement: clearly above 1, so the runs differ in something other "
+                "than overlap"
             )
+        if self.interval[1] < -SLACK:
+            found.append("clearly below 0: the two hinder each other, or the runs differ")
         if self.shared_device:
             found.append(f"both ran on {self.shared_device}, whose queue works in order")
         return tuple(found)
@@ -75,8 +76,8 @@ def overlap_score(
         >>> overlap_score(1.0, 2.0, 2.25)
         overlap score: 0.75
         >>> overlap_score(1.0, 2.0, 1.9)
-        overlap score: 1.1; a broken measurement: clearly outside 0 to 1, so the runs differ in \
-something other than overlap
+        overlap score: 1.1; a broken measurement: clearly above 1, so the runs differ in something \
+other than overlap
     """
     times = [_seconds(given) for given in (first, second, together)]
     counts = [len(quantity.samples) for quantity in times]

@@ -172,7 +172,7 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     detailed = len(graph) <= 12
     width, height = (2.1, 0.9) if detailed else (1.12, 0.62)  # Inches for each box.
     positions, layers = _positions(graph)
-    widest = max(len(layer) for layer in layers)
+    widest = max(1, *(len(layer) for layer in layers))
     size = (max(4.0, width * widest), height * len(layers) + 0.5)
     axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
@@ -210,7 +210,7 @@ def _positions(graph: nx.DiGraph) -> tuple[dict[int, tuple[float, float]], list[
     for node in graph:  # An input stands just above who needs it first.
         if not graph.in_degree(node) and graph.out_degree(node):
             depth[node] = min(depth[after] for after in graph.successors(node)) - 1
-    layers = [[] for _ in range(max(depth.values()) + 1)]
+    layers = [[] for _ in range(max(depth.values(), default=0) + 1)]
     for node in graph:
         layers[depth[node]].append(node)
     widest = max(len(layer) for layer in layers)
@@ -311,7 +311,8 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
     axes.set_ylim(-0.6, max(1, len(rows) - 1) + 0.6)
     axes.grid(axis="y", visible=False)
     if all(row.startswith(PYTHON) for row in rows):
-        axes.text(longest / 2, 0.5, "no device had anything to do", ha="center", va="center")
+        above = len(rows) / 2 if rows else 0.5
+        axes.text(longest / 2, above, "no device had anything to do", ha="center", va="center")
 
 
 # How the kinds of events look.

@@ -72,7 +72,7 @@ class Timeline:
     def rows(self) -> tuple[str, ...]:
         """The names of the rows, Python first, then the devices in the order of their numbers."""
         found = {event.device for event in self.events}
-        return tuple(sorted(found, key=lambda row: (row != PYTHON, _natural(row))))
+        return tuple(sorted(found, key=lambda row: (not row.startswith(PYTHON), _natural(row))))
 
     @property
     def source(self) -> str:
@@ -232,7 +232,9 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
     each device also watches when the results become ready, one after the other, and a device that
     has results but no events gets its row from that: each result from when the one before it was
     ready to when it was ready itself. Where results come in pairs `(array, copy)`, of one shape
-    on two devices, the copy starts no earlier than its array is ready and Python asks for it.
+    on two devices, the copy starts no earlier than its array is ready and Python asks for it. What
+    is ready when the function returns, since the function waited for it, is drawn as the call that
+    asked for it.
 
     Args:
         function: What to record. Call it once before, so that nothing compiles now.
@@ -269,7 +271,6 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
                 result = function(*args, **kwargs)
                 with jax.profiler.TraceAnnotation(WAITING):
                     results = _watch(result, began)
-                    jax.block_until_ready(result)
         if compiled:
             raise CompilationError(
                 f"{', '.join(compiled)} was compiled while it was being recorded, so the "
@@ -461,7 +462,7 @@ def _outermost(row: str, calls: list[tuple]) -> Iterator[Event]:
 def _gpu_events(device: str, lines) -> Iterator[Event]:
     """Yield what the streams of a GPU did; copies to and from the host get rows of their own."""
     rows = {"MemcpyD2H": f"{device} to host", "MemcpyH2D": f"{device} from host"}
-    first, run = None, -1
+    first, run, copies = None, -1, 0
     # A line that is no stream repeats what the streams did.
     streams = (line for line in lines if line.name.startswith("Stream"))
     for event in sorted(
@@ -470,9 +471,8 @@ def _gpu_events(device: str, lines) -> Iterator[Event]:
         start, duration = round(event.start_ns), round(event.duration_ns)
         stats = dict(event.stats)
         if event.name in rows:
-            run += 1
-            yield Event(rows[event.name], event.name, "copy", run, start, duration)
-            first = None
+            copies += 1
+            yield Event(rows[event.name], event.name, "copy", copies, start, duration)
             continue
         operator = stats.get("hlo_op", event.name)
         began_with = (stats.get("hlo_module"), operator)
@@ -554,7 +554,7 @@ def _is_array_and_copy(tree: Any) -> bool:
     return (
         isinstance(tree, tuple)
         and len(tree) == 2
-        and all(isinstance(array, jax.Array) for array in tree)
+        and all(isinstance(array, jax.Array) and not array.is_deleted() for array in tree)
         and tree[0].shape == tree[1].shape
         and tree[0].dtype == tree[1].dtype
         and tree[0].devices() != tree[1].devices()

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from d2lpar import DeviceError, cpu
-from d2lpar.graph import computation_graph, critical_path
+from d2lpar.graph import computation_graph, critical_path, width
 
 X = jnp.ones((1, 2))
 
@@ -296,3 +296,25 @@ def test_no_path_takes_longer_than_the_critical_one(ties):
         assert all(graph.has_edge(a, b) for a, b in itertools.pairwise(path))
         longest = max(sum(cost[node] for node in path) for path in every_path(graph))
         assert sum(cost[node] for node in path) == pytest.approx(longest)
+
+
+def test_the_width_is_the_largest_set_of_nodes_of_which_none_needs_another():
+    chance = random.Random(0)
+    for _ in range(30):
+        graph = nx.gnp_random_graph(8, chance.random(), seed=chance.randrange(10**6), directed=True)
+        graph = nx.DiGraph((a, b) for a, b in graph.edges if a < b)
+        closure = nx.transitive_closure(graph)
+        widest = max(
+            len(chosen)
+            for size in range(len(graph) + 1)
+            for chosen in itertools.combinations(graph, size)
+            if not any(closure.has_edge(*pair) for pair in itertools.permutations(chosen, 2))
+        )
+        assert width(graph, graph.nodes) == widest
+
+
+def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
+    graph = computation_graph(lambda x, y: (jnp.sin(x) * y, jnp.cos(x)), X, X)
+    assert width(graph) == 2
+    assert width(graph, [node for node in graph if graph.nodes[node]["operator"] == "cos"]) == 1
+    assert width(graph, []) == 0

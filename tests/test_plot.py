@@ -1,13 +1,16 @@
 import io
+import itertools
 
 import jax
 import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
 import pytest
+from matplotlib.patches import FancyBboxPatch
 
-from d2lpar import Quantity, compare, plot
-from d2lpar.graph import computation_graph
+from d2lpar import Quantity, compare, cpu, plot
+from d2lpar.graph import computation_graph, critical_path
+from d2lpar.trace import Event, Timeline
 
 
 @pytest.fixture(autouse=True)
@@ -126,3 +129,123 @@ def test_the_same_figure_is_the_same_file():
         return [line for line in text.splitlines() if "<dc:date>" not in line]
 
     assert without_date(first) == without_date(second)
+
+
+def test_nodes_are_drawn_in_the_colour_of_their_device_and_the_legend_names_each():
+    def program(x):
+        return x + 1, jax.device_put(x * 2, cpu(1)) + 1
+
+    axes = plot.draw_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
+    edges = {matplotlib.colors.to_hex(box.get_edgecolor()).upper() for box in boxes(axes)}
+    assert edges == {plot.device_colour("CPU 0"), plot.device_colour("CPU 1")}
+    assert legend(axes) == ["CPU 0", "CPU 1"]
+
+
+def test_a_path_is_set_off():
+    graph = computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, jnp.ones(2))
+    path = critical_path(graph)
+    bold = max(box.get_linewidth() for box in boxes(plot.draw_graph(graph, path)))
+    axes = plot.draw_graph(graph, path)
+    drawn = [
+        text.get_text().split()[0]
+        for text, box in zip(axes.texts, boxes(axes), strict=True)
+        if box.get_linewidth() == bold
+    ]
+    assert drawn == ["cos", "mul", "add"]
+
+
+@pytest.mark.parametrize("size", [3, 30])
+def test_no_two_boxes_of_a_graph_lie_upon_each_other(size):
+    def program(x):
+        sides = [x * n for n in range(1, size // 3 + 1)]
+        return sum(jnp.sin(side) for side in sides)
+
+    places = [
+        text.get_position()
+        for text in plot.draw_graph(computation_graph(program, jnp.ones(2))).texts
+    ]
+    for (x0, y0), (x1, y1) in itertools.combinations(places, 2):
+        assert abs(x0 - x1) > 0.99 or abs(y0 - y1) > 0.99
+
+
+def test_a_large_graph_is_drawn_without_shapes_and_control_flow_as_one_node():
+    def program(x):
+        for _ in range(12):
+            x = jax.lax.while_loop(lambda c: c[0] < 9, lambda c: c * 2, x) + 1
+        return x
+
+    names = texts(plot.draw_graph(computation_graph(program, jnp.ones(2))))
+    assert names[:2] == ["x", "while"]
+    assert names.count("while") == 12
+    assert not any("float32" in name for name in names)
+
+
+def test_a_graph_without_nodes_is_an_empty_picture():
+    assert texts(plot.draw_graph(computation_graph(lambda: None))) == []
+
+
+def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
+    events = (
+        Event("Python", "f", "dispatch", 0, 0, 10),
+        Event("Python", "block", "wait", 1, 10, 990),
+        Event("CPU 0", "f", "dot", 0, 10, 400),
+        Event("CPU 0", "f", "add", 0, 410, 590),
+        Event("CPU 1", "device_put", "copy", 0, 500, 500),
+    )
+    (axes,) = plot.draw_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
+    rows = {
+        label.get_text(): y
+        for label, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+    }
+    assert list(rows) == ["CPU 1", "CPU 0", "Python"]
+    assert bars(axes) == {"Python": 2, "CPU 0": 1, "CPU 1": 1}  # One for a run, not an operator.
+    assert axes.get_title(loc="left") == "title"
+    assert "CPU 1 from watching" in axes.get_xlabel()
+    assert sorted(texts(axes)) == ["device_put", "f", "waits"]
+
+
+def test_timelines_in_one_figure_have_one_scale_of_time():
+    short, long = (Timeline((Event("CPU 0", "f", "", 0, 0, n),)) for n in (1000, 4000))
+    axes = plot.draw_timelines({"short": short, "long": long})
+    assert len({chart.get_xlim() for chart in axes}) == 1
+    assert axes[0].get_xlim() == (0, 4e-6)
+
+
+def test_three_thousand_runs_are_merged_into_as_many_bars_as_can_be_told_apart():
+    events = tuple(Event("CPU 0", "f", "", n, 1000 * n, 900) for n in range(3000))
+    (axes,) = plot.draw_timelines({"many": Timeline(events)})
+    assert bars(axes)["CPU 0"] == 1
+    assert len(svg(axes)) < 50_000
+    spread = tuple(Event("CPU 0", "f", "", n, 1000 * n, 1) for n in range(0, 3000, 10))
+    (axes,) = plot.draw_timelines({"with gaps": Timeline(spread)})
+    assert bars(axes)["CPU 0"] == 300
+
+
+def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
+    (axes,) = plot.draw_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
+    assert texts(axes)[-1] == "no device had anything to do"
+    (axes,) = plot.draw_timelines({"nothing at all": Timeline(())})
+    assert "<svg" in svg(axes)
+
+
+def test_a_device_and_its_copy_engine_have_the_same_colour_and_the_next_device_another():
+    assert plot.device_colour("GPU 1 to host") == plot.device_colour("GPU 1")
+    names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
+    assert len({plot.device_colour(name) for name in names}) == len(names)
+
+
+def boxes(axes):
+    return [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+
+
+def bars(axes):
+    """Return how many bars each row of a timeline has."""
+    rows = {
+        y: label.get_text()
+        for label, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
+    }
+    counts = dict.fromkeys(rows.values(), 0)
+    for collection in axes.collections:
+        for path in collection.get_paths():
+            counts[rows[round(path.get_extents().y0 + 0.36)]] += 1
+    return {row: counts[row] for row in reversed(list(counts))}

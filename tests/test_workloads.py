@@ -1,3 +1,6 @@
+import hashlib
+import threading
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +9,9 @@ import pytest
 from d2lpar import block, host_memory
 from d2lpar.workloads import (
     chain,
+    chain_into,
     device_batch,
+    hash_on_threads,
     host_batch,
     init_mlp,
     random_product,
@@ -144,3 +149,30 @@ def test_the_workloads_are_dispatched_asynchronously(workload, args):
     cost = workload.lower(*args).compile().cost_analysis()
     assert cost["flops"] >= 1000
     block(workload(*args))
+
+
+def test_a_chain_is_written_into_the_first_rows_of_an_array_and_the_rest_stays():
+    array, matrix = np.full((5, 3), 0.5, np.float32), np.eye(3, dtype=np.float32)
+    result = np.asarray(chain_into(jnp.asarray(array), matrix, 4))
+    np.testing.assert_array_equal(result[3:], array[3:])
+    np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
+
+
+def test_the_memory_of_the_array_is_used_again():
+    array = block(jax.device_put(jnp.zeros((4096, 64))))
+    place = array.unsafe_buffer_pointer()
+    result = block(chain_into(array, jnp.eye(64), 3))
+    assert array.is_deleted()
+    assert result.unsafe_buffer_pointer() == place
+
+
+def test_each_thread_hashes_the_same_eight_megabytes_on_its_own(monkeypatch):
+    together, sha256 = threading.Barrier(3, timeout=60), hashlib.sha256
+
+    def wait_for_the_others(data):
+        together.wait()
+        return sha256(data)
+
+    expected = sha256(bytes(8_000_000)).hexdigest()
+    monkeypatch.setattr(hashlib, "sha256", wait_for_the_others)
+    assert hash_on_threads(3) == [expected] * 3
