@@ -254,8 +254,8 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
             a bar; runs too short to be seen apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline: Python's row on top, dispatching or, pale, waiting, and a
-        row for each device and copy engine below it. Copies are hatched.
+        The axes, one for each timeline. Python's row is on top, dark where it dispatches and pale
+        where it waits; below is a row for each device and copy engine. Copies are hatched.
     """
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
