@@ -171,7 +171,7 @@ class Timeline:
         """
         runs = defaultdict(list)
         for event in self.programs.events:
-            if event.device != PYTHON:
+            if not event.device.startswith(PYTHON):
                 runs[event.program, event.device].append(event.duration / 1e9)
                 runs[event.program, None].append(event.duration / 1e9)
         turns = defaultdict(int)
@@ -326,7 +326,7 @@ folder that was given to jax.profiler.trace.
         events = _read(data)
     except RuntimeError as error:
         raise TraceError(f"{newest} is no trace that this JAX can read: {error}") from error
-    if all(event.device == PYTHON for event in events):
+    if all(event.device.startswith(PYTHON) for event in events):
         raise TraceError(
             f"{newest} has no event of a device. Record while something is computed, and wait for "
             "it (jax.block_until_ready) before the recording ends."
