@@ -85,11 +85,12 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
 
 
 def hash_on_threads(threads: int) -> list[str]:
-    """Hash the same eight megabytes on some threads at once, without JAX: a control.
+    """Hash forty megabytes on each of some threads at once, without JAX: a control.
 
     Python lets go of its lock while it hashes. So with as many cores free as there are threads,
     this takes as long as one thread does; otherwise longer, and nothing else can be parallel
-    either.
+    either. (Eight megabytes are hashed in some five milliseconds, which is too short: a system may
+    let two new threads share a core for that long before it gives each its own.)
 
     Args:
         threads: How many.
@@ -102,7 +103,7 @@ def hash_on_threads(threads: int) -> list[str]:
         >>> one == two
         True
     """
-    data = bytes(8_000_000)
+    data = bytes(40_000_000)
     with ThreadPoolExecutor(threads) as pool:
         return list(pool.map(lambda _: hashlib.sha256(data).hexdigest(), range(threads)))
 

@@ -28,23 +28,21 @@ SURVIVES_WITHOUT_DISPATCH = {
     "On a CPU, a turn over two elements gets less than 1.4 times as fast.",
     "Batches that are made on the device do not pile up.",
     "A window of three takes less than one and a half times as long as running free.",
-    "The speed-up is at most work over critical path, give or take a tenth.",
+    "No run beats work over critical path by more than a tenth, which is left to noise.",
     "On a CPU, large products on two devices do not overlap by more than half.",
-    # Copies go on behind a call that waits for its own result only.
-    "Without the barrier, more than half of the time that a copy is under way, the first device "
-    "has something to compute.",
-    "In the PyTorch edition's own numbers, both together take less time than the copying alone.",
-    "After five steps on three devices the weights are those of one device, but for rounding.",
+    "After five steps by hand, the weights are those of one device, but for rounding.",
     "The compiler has inserted an all-reduce, and the weights are the same again.",
 }
 
 # What a barrier behind each call and each copy must destroy.
 OVERLAPS = {
-    "With two devices and two cores, the program runs over 1.1 times as fast.",
-    "Two devices run single-threaded work at the same time: more than a third of it overlaps.",
-    "Without the barrier, more than half of the time that a copy is under way, the first device "
-    "has something to compute.",
-    "Both accelerators have work under way at the same time.",
+    "With a free core for each device, the fork runs faster on two devices than on one.",
+    "Two devices with a free core each run single-threaded work at the same time, and more than a "
+    "third of it overlaps.",
+    "Without the barrier, the first device computes during more than half of the copies; with it, "
+    "during none.",
+    "Trained by hand on two accelerators, both are busy together for more than a quarter of the "
+    "time of the shorter one.",
 }
 PARALLELISM = BOOK / "automatic-parallelism.md"
 
@@ -72,6 +70,17 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
     assert sentences
     assert all(sentence[0].isupper() and sentence[-1] == "." for sentence in sentences)
     assert [sentence for sentence in sentences if sentence not in prose] == []
+
+
+def test_the_sentences_that_are_named_here_are_claims():
+    code = [
+        cell.source
+        for path in CHAPTERS
+        for cell in jupytext.read(path).cells
+        if cell.cell_type == "code"
+    ]
+    claims = {sentence for source in code for sentence in claimed_in(source)}
+    assert claims >= SURVIVES_WITHOUT_DISPATCH | OVERLAPS
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
@@ -169,14 +178,14 @@ def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
 def test_without_asynchronous_dispatch_no_claim_about_it_holds(path):
     claims = run(path, "--synchronous")
     assert holding(claims) <= SURVIVES_WITHOUT_DISPATCH
-    assert len(failed(claims)) >= 3
+    assert failed(claims)
 
 
 def test_with_a_barrier_behind_each_call_no_claim_about_overlap_holds():
     claims = run(PARALLELISM, "--barriers")
     assert OVERLAPS <= {claim["sentence"] for claim in claims}
     assert OVERLAPS.isdisjoint(holding(claims))
-    assert len(failed(claims)) >= 3
+    assert len(failed(claims)) >= 2  # The two that need no free cores.
 
 
 def test_on_a_single_cpu_device_the_chapter_says_what_cannot_be_seen_there():

@@ -166,13 +166,13 @@ def test_the_memory_of_the_array_is_used_again():
     assert result.unsafe_buffer_pointer() == place
 
 
-def test_each_thread_hashes_the_same_eight_megabytes_on_its_own(monkeypatch):
+def test_each_thread_hashes_the_same_forty_megabytes_on_its_own(monkeypatch):
     together, sha256 = threading.Barrier(3, timeout=60), hashlib.sha256
 
     def wait_for_the_others(data):
         together.wait()
         return sha256(data)
 
-    expected = sha256(bytes(8_000_000)).hexdigest()
+    expected = sha256(bytes(40_000_000)).hexdigest()
     monkeypatch.setattr(hashlib, "sha256", wait_for_the_others)
     assert hash_on_threads(3) == [expected] * 3
