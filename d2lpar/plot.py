@@ -319,7 +319,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
 _BARS = {
     "dispatch": {},
     "wait": {"alpha": 0.3},
-    "copy": {"hatch": "////", "alpha": 0.75},
+    "memory copy": {"hatch": "////", "alpha": 0.75},
     "": {},
 }
 

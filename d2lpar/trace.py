@@ -27,6 +27,7 @@ PYTHON = "Python"
 
 _RECORDED = "d2lpar.record_trace"  # What the profiler calls the call that is being recorded.
 _COPY_CALL = ("device_put", "dispatch")
+_COPY = "memory copy"  # XLA has operators of the name "copy".
 
 
 class Event(NamedTuple):
@@ -35,8 +36,8 @@ class Event(NamedTuple):
     Attributes:
         device: The row: `"Python"`, a device such as `"CPU 0"`, or a copy engine of a GPU.
         program: The jitted function; in Python's row the function that was called.
-        operator: What XLA calls the operator; in Python's row `"dispatch"` or `"wait"`; `"copy"`
-            for a copy; empty for a whole program.
+        operator: What XLA calls the operator; in Python's row `"dispatch"` or `"wait"`;
+            `"memory copy"` for a copy between devices; empty for a whole program.
         run: Counts the runs of programs, so that operators of one run can be told from the next.
         start: Nanoseconds from the start of the recording.
         duration: Nanoseconds.
@@ -89,7 +90,7 @@ class Timeline:
         """The same timeline with one event for each run of a program, without its operators."""
         spans: dict[tuple, list[int]] = {}
         for device, program, operator, run, start, duration in self.events:
-            kept = operator if operator in ("dispatch", "wait", "copy") else ""
+            kept = operator if operator in ("dispatch", "wait", _COPY) else ""
             key = (device, program, kept, run)
             span = spans.setdefault(key, [start, start + duration])
             span[1] = max(span[1], start + duration)  # They are in the order of their starts.
@@ -472,7 +473,7 @@ def _gpu_events(device: str, lines) -> Iterator[Event]:
         stats = dict(event.stats)
         if event.name in rows:
             copies += 1
-            yield Event(rows[event.name], event.name, "copy", copies, start, duration)
+            yield Event(rows[event.name], event.name, _COPY, copies, start, duration)
             continue
         operator = stats.get("hlo_op", event.name)
         began_with = (stats.get("hlo_module"), operator)
@@ -578,7 +579,7 @@ def _rows_of(results: Sequence[_Result], devices: set[str], events) -> Iterator[
     for number, (end, start, device, is_copy) in enumerate(sorted(spans)):
         start = min(max(start, previous[device]), end)
         previous[device] = end
-        what = ("device_put", "copy") if is_copy else ("result", "")
+        what = ("device_put", _COPY) if is_copy else ("result", "")
         yield Event(device, *what, number, start, end - start)
 
 

@@ -59,22 +59,19 @@ def chain(matrix: jax.Array, length: int) -> jax.Array:
     return jax.lax.fori_loop(0, length, lambda _, c: jnp.tanh(c @ matrix * scale), matrix)
 
 
-@functools.partial(jax.jit, static_argnums=2, donate_argnums=0)
+@functools.partial(jax.jit, static_argnums=2)
 def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
-    """Run a `chain` and write its result into the first rows of a large array, in place.
+    """Run a `chain` and put its result into the first rows of a large array.
 
-    So there is much to copy, and computing it needs one core and hardly any memory traffic, which
-    is left to the copy. The array is donated, hence no memory is taken anew.
+    So the result is large, and yet most of the time goes into arithmetic on one core.
 
     Args:
-        array: A float32 array of at least as many rows as `matrix`, and as many columns. It cannot
-            be used afterwards.
+        array: A float32 array of at least as many rows as `matrix`, and as many columns.
         matrix: As for `chain`.
         length: Likewise.
 
     Returns:
-        The array with its first rows replaced. They depend on what they were, so that no link of
-        the chain can be left out.
+        A copy of the array with its first rows replaced.
 
     Example:
         >>> chain_into(jnp.zeros((9, 3)), jnp.eye(3), 5).shape

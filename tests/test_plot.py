@@ -190,7 +190,7 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
         Event("Python", "block", "wait", 1, 10, 990),
         Event("CPU 0", "f", "dot", 0, 10, 400),
         Event("CPU 0", "f", "add", 0, 410, 590),
-        Event("CPU 1", "device_put", "copy", 0, 500, 500),
+        Event("CPU 1", "device_put", "memory copy", 0, 500, 500),
     )
     (axes,) = plot.draw_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
     rows = {

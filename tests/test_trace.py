@@ -98,7 +98,7 @@ def test_calls_waits_and_copies_stay_what_they_are():
     run = timeline(
         event(PYTHON, 0, 5, operator="dispatch", run=0),
         event(PYTHON, 5, 9, "block", "wait", 1),
-        event("GPU 0 to host", 3, 7, "MemcpyD2H", "copy", 0),
+        event("GPU 0 to host", 3, 7, "MemcpyD2H", "memory copy", 0),
         watched=["CPU 0"],
     )
     assert run.programs == run
@@ -658,7 +658,7 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
     assert all((of == copy).all() for of, copy in jax.device_get(result))
 
     sources, copies = run.programs.row("CPU 0"), run.row("CPU 1")
-    assert names(copies, "copy") == ["device_put"] * 4
+    assert names(copies, "memory copy") == ["device_put"] * 4
     assert all(of.end <= copy.start for of, copy in zip(sources, copies, strict=True))
     assert all(one.end <= other.start for one, other in itertools.pairwise(copies))
 
