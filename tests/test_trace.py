@@ -57,6 +57,13 @@ def test_the_rows_are_python_and_the_devices_in_the_order_of_their_numbers():
     )
 
 
+def test_an_operator_that_xla_calls_copy_is_a_part_of_its_program():
+    operators = timeline(
+        event("CPU 0", 0, 1, operator="copy"), event("CPU 0", 1, 9, operator="dot")
+    )
+    assert spans(operators.programs.events) == [("f", 0, 9)]
+
+
 def random_rows(seed):
     """Return a timeline with two rows, and for each the nanoseconds in which it is busy."""
     chance = random.Random(seed)
