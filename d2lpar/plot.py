@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from d2lpar.measurement import Measurement
 from d2lpar.quantity import Quantity
-from d2lpar.trace import PYTHON, Timeline
+from d2lpar.trace import COPY, PYTHON, Timeline
 from d2lpar.units import format_value
 
 COLOURS = {
@@ -280,13 +280,14 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
 def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
+        events = timeline.row(row)
+        colour = COLOURS["host"] if row.startswith(PYTHON) else device_colour(row)
         for kind, style in _BARS.items():
             spans = [
                 (event.start / 1e9, event.duration / 1e9, event.program)
-                for event in timeline.row(row)
+                for event in events
                 if event.operator == kind
             ]
-            colour = COLOURS["host"] if row.startswith(PYTHON) else device_colour(row)
             bars = _merge_narrow(spans, narrow=longest / 500)
             axes.broken_barh(
                 [(start, width) for start, width, _ in bars],
@@ -319,7 +320,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
 _BARS = {
     "dispatch": {},
     "wait": {"alpha": 0.3},
-    "memory copy": {"hatch": "////", "alpha": 0.75},
+    COPY: {"hatch": "////", "alpha": 0.75},
     "": {},
 }
 

@@ -25,9 +25,11 @@ from d2lpar.units import format_seconds
 PYTHON = "Python"
 """The row of a timeline that shows what the Python thread did."""
 
+COPY = "memory copy"
+"""What stands for the operator where data is copied; XLA has operators of the name `copy`."""
+
 _RECORDED = "d2lpar.record_trace"  # What the profiler calls the call that is being recorded.
 _COPY_CALL = ("device_put", "dispatch")
-_COPY = "memory copy"  # XLA has operators of the name "copy".
 
 
 class Event(NamedTuple):
@@ -90,7 +92,7 @@ class Timeline:
         """The same timeline with one event for each run of a program, without its operators."""
         spans: dict[tuple, list[int]] = {}
         for device, program, operator, run, start, duration in self.events:
-            kept = operator if operator in ("dispatch", "wait", _COPY) else ""
+            kept = operator if operator in ("dispatch", "wait", COPY) else ""
             key = (device, program, kept, run)
             span = spans.setdefault(key, [start, start + duration])
             span[1] = max(span[1], start + duration)  # They are in the order of their starts.
@@ -111,11 +113,12 @@ class Timeline:
         Raises:
             ArgumentError: If there is no such row.
         """
-        if name not in self.rows:
+        events = tuple(event for event in self.events if event.device == name)
+        if not events:
             raise ArgumentError(
                 f"The timeline has no row {name!r}; it has {', '.join(self.rows) or 'none'}."
             )
-        return tuple(event for event in self.events if event.device == name)
+        return events
 
     def busy(self, row: str) -> float:
         """Return for how many seconds a row had something under way.
@@ -206,8 +209,9 @@ class Timeline:
 
     def __repr__(self):
         lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]
+        programs = self.programs
         for row in self.rows:
-            runs = [event for event in self.programs.row(row) if event.operator != "wait"]
+            runs = [event for event in programs.row(row) if event.operator != "wait"]
             what = "calls" if row == PYTHON else "runs"
             busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
             lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")
@@ -473,7 +477,7 @@ def _gpu_events(device: str, lines) -> Iterator[Event]:
         stats = dict(event.stats)
         if event.name in rows:
             copies += 1
-            yield Event(rows[event.name], event.name, _COPY, copies, start, duration)
+            yield Event(rows[event.name], event.name, COPY, copies, start, duration)
             continue
         operator = stats.get("hlo_op", event.name)
         began_with = (stats.get("hlo_module"), operator)
@@ -509,7 +513,7 @@ class _Result(NamedTuple):
 def _watch(result: Any, began: int) -> list[_Result]:
     """Wait for all arrays of a tree, on a thread for each device, and note when each is ready."""
     found = jax.tree.leaves(result, is_leaf=_is_array_and_copy)
-    source_of = {id(leaf[1]): leaf[0] for leaf in found if _is_array_and_copy(leaf)}
+    source_of = {id(leaf[1]): leaf[0] for leaf in found if isinstance(leaf, tuple)}
     arrays = [
         array
         for array in jax.tree.leaves(found)
@@ -579,7 +583,7 @@ def _rows_of(results: Sequence[_Result], devices: set[str], events) -> Iterator[
     for number, (end, start, device, is_copy) in enumerate(sorted(spans)):
         start = min(max(start, previous[device]), end)
         previous[device] = end
-        what = ("device_put", _COPY) if is_copy else ("result", "")
+        what = ("device_put", COPY) if is_copy else ("result", "")
         yield Event(device, *what, number, start, end - start)
 
 

@@ -181,11 +181,11 @@ def main():
     ratio("host_memory() over asking ps", host_memory, ask_ps)
 
     matrix = jnp.eye(64)
-    links = round(0.005 / (measure(chain, matrix, 2000).total.median / 2000))
+    length = links(matrix, 0.005)
     ratio(
         "loop with InFlight(4) over the loop without a bound",
-        lambda: loop(4, matrix, links),
-        lambda: loop(None, matrix, links),
+        lambda: loop(4, matrix, length),
+        lambda: loop(None, matrix, length),
     )
     ratio(
         "import d2lpar over import jax, each in a new process",
@@ -204,11 +204,11 @@ def submit_to(function, x):
     return lambda: window.submit(function, x)
 
 
-def loop(max_in_flight, matrix, links):
+def loop(max_in_flight, matrix, length):
     """Run a training loop's worth of calls through a window."""
     with InFlight(max_in_flight) as window:
         for _ in range(40):
-            matrix = window.submit(chain, matrix, links)
+            matrix = window.submit(chain, matrix, length)
     return matrix
 
 

@@ -66,20 +66,14 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
     notebook = jupytext.read(path)
     markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
     prose = " ".join(markdown.split())
-    sentences = [s for c in notebook.cells if c.cell_type == "code" for s in claimed_in(c.source)]
+    sentences = claimed_by(path)
     assert sentences
     assert all(sentence[0].isupper() and sentence[-1] == "." for sentence in sentences)
     assert [sentence for sentence in sentences if sentence not in prose] == []
 
 
 def test_the_sentences_that_are_named_here_are_claims():
-    code = [
-        cell.source
-        for path in CHAPTERS
-        for cell in jupytext.read(path).cells
-        if cell.cell_type == "code"
-    ]
-    claims = {sentence for source in code for sentence in claimed_in(source)}
+    claims = {sentence for path in CHAPTERS for sentence in claimed_by(path)}
     assert claims >= SURVIVES_WITHOUT_DISPATCH | OVERLAPS
 
 
@@ -121,8 +115,7 @@ def html():
 def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
     page = html / path.relative_to(ROOT).with_suffix(".html")
     verdicts = re.findall(r'class="d2lpar-claim" data-verdict="(\w+)"', page.read_text())
-    code = [c.source for c in jupytext.read(path).cells if c.cell_type == "code"]
-    assert len(verdicts) == sum(len(claimed_in(source)) for source in code)
+    assert len(verdicts) == len(claimed_by(path))
     assert "fails" not in verdicts
     tested = len(verdicts) - verdicts.count("untestable")
     assert verdicts.count("holds") > tested / 2
@@ -155,13 +148,7 @@ def test_the_editions_are_shown_in_tables_and_a_broken_score_is_called_so(html):
 
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
-    code = [
-        cell.source
-        for path in CHAPTERS
-        for cell in jupytext.read(path).cells
-        if cell.cell_type == "code"
-    ]
-    assert f"Claims: {sum(len(claimed_in(source)) for source in code)} (" in status
+    assert f"Claims: {sum(len(claimed_by(path)) for path in CHAPTERS)} (" in status
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")
@@ -179,7 +166,8 @@ def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
 def test_without_asynchronous_dispatch_no_claim_about_it_holds(path):
     claims = run(path, "--synchronous")
     assert holding(claims) <= SURVIVES_WITHOUT_DISPATCH
-    assert failed(claims)
+    # Half of what the second chapter claims needs free cores or a GPU, or has another cause.
+    assert len(failed(claims)) > (0 if path == PARALLELISM else len(claims) / 3)
 
 
 def test_with_a_barrier_behind_each_call_no_claim_about_overlap_holds():
@@ -200,6 +188,12 @@ def test_the_cells_for_a_gpu_run_on_a_cpu_device_in_its_place():
     claims = run(PARALLELISM, "--stand-in-gpu")
     verdicts = {claim["sentence"]: claim["verdict"] for claim in claims}
     assert "untestable" not in [verdicts[s] for s in verdicts if "GPU" in s]
+
+
+def claimed_by(path):
+    """Return the sentences that a chapter claims, in their order."""
+    cells = jupytext.read(path).cells
+    return [s for cell in cells if cell.cell_type == "code" for s in claimed_in(cell.source)]
 
 
 def claimed_in(code):
