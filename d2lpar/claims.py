@@ -3,6 +3,7 @@
 import html
 import math
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from d2lpar.errors import ArgumentError, ClaimError
@@ -109,17 +110,42 @@ class Claim:
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
     def _html(self) -> str:
+        lines = [str(predicate) for predicate in self.predicates]
+        name = VERDICTS[self.verdict]
         colour = _COLOURS[self.verdict]
-        detail = f": {html.escape(self.detail)}" if self.detail else ""
-        rows = "".join(f"<li>{html.escape(str(predicate))}</li>" for predicate in self.predicates)
-        # Inline, because Colab keeps an output's own styles and nothing else.
-        return (
-            f'<div class="d2lpar-claim" data-verdict="{self.verdict}" style="border-left: 0.3em '
-            f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-            f"<div>{_with_code(self.sentence)}</div>"
-            f'<strong style="color: {colour}">{VERDICTS[self.verdict]}</strong>{detail}'
-            f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
-        )
+        return verdict_box("claim", self.verdict, self.sentence, name, colour, self.detail, lines)
+
+
+def verdict_box(
+    kind: str,
+    verdict: str,
+    title: str,
+    words: str,
+    colour: str,
+    detail: str,
+    lines: Iterable[str],
+) -> str:
+    """Return the HTML of a box with a coloured bar on its left.
+
+    Args:
+        kind: What is judged; its class is `d2lpar-` and this.
+        verdict: The key of the verdict, kept in `data-verdict`.
+        title: The first line. Here and below, what stands in `backticks` becomes code.
+        words: The verdict as it reads.
+        colour: Of the bar and of the verdict; legible on white and on black.
+        detail: What stands behind the verdict, or nothing.
+        lines: What stands below, in small print.
+    """
+    behind = f": {_with_code(detail)}" if detail else ""
+    rows = "".join(f"<li>{_with_code(line)}</li>" for line in lines)
+    # Inline, because Colab keeps an output's own styles and nothing else.
+    return (
+        f'<div class="d2lpar-{kind}" data-verdict="{verdict}" style="border-left: 0.3em '
+        f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
+        f"<div>{_with_code(title)}</div>"
+        f'<strong style="color: {colour}">{words}</strong>{behind}'
+        f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
+    )
 
 
 def _with_code(text: str) -> str:

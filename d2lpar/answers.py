@@ -1,0 +1,289 @@
+"""Call a reader's function: stop it if it does not end, and say in a sentence what went wrong."""
+
+import contextlib
+import ctypes
+import inspect
+import io
+import sysconfig
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from d2lpar.errors import CompilationError, DeviceError
+
+LIMIT = 30.0
+"""Seconds after which a reader's function is stopped."""
+
+SHOWN = 1000
+"""How many characters of what a reader's function prints are shown."""
+
+# Whatever lies below these is not the reader's code.
+_INSTALLED = [Path(__file__).parent, *map(Path, sysconfig.get_paths().values())]
+
+
+class Rejection(Exception):
+    """An answer is not right yet.
+
+    Args:
+        saw: What was seen; one sentence or two.
+        look: Where to look; likewise.
+    """
+
+    def __init__(self, saw: str, look: str):
+        super().__init__(saw)
+        self.saw = saw
+        self.look = look
+
+
+def call_answer(
+    function: Callable,
+    cases: Iterable[tuple],
+    usage: str,
+    *,
+    limit: float = LIMIT,
+    probe: Callable[[], Any] | None = None,
+) -> list[Any]:
+    """Call a reader's function once for each case, and return its answers.
+
+    It runs on a thread of its own, so that it can be given up. Of what it prints, the beginning
+    is shown and the rest is counted.
+
+    Args:
+        function: What the reader has written.
+        cases: The arguments of each call.
+        usage: How it is called, as it should be printed: `"my_epoch(step, batches)"`.
+        limit: Seconds that all calls may take together.
+        probe: What to ask right after each call, on the same thread and so behind the same queue.
+
+    Returns:
+        What it returned, call by call; with a probe, pairs of that and of what the probe said.
+
+    Raises:
+        Rejection: If it cannot be called like that, raises something, does not end within the
+            limit, or returns None.
+
+    Example:
+        >>> call_answer(lambda a, b: a + b, [(1, 2), (3, 4)], "add(a, b)")
+        [3, 7]
+        >>> call_answer(lambda a: a, [(1, 2)], "add(a, b)")
+        Traceback (most recent call last):
+        ...
+        d2lpar.answers.Rejection: The check calls add(a, b), but your function takes (a).
+    """
+    cases = list(cases)
+    _require_callable(function, cases, usage)
+    returned: list[Any] = []
+    probed: list[Any] = []
+    raised: list[BaseException] = []
+
+    def run():
+        try:
+            for case in cases:
+                answer = function(*case)
+                returned.append(answer)
+                probed.append(probe() if probe else None)
+        except BaseException as error:  # Also what a reader raises to leave, such as SystemExit.
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    printed = _Printed()
+    with contextlib.redirect_stdout(printed):
+        try:
+            thread.start()
+            thread.join(limit)
+        finally:  # Also when the reader interrupts the check.
+            stopped = thread.is_alive()
+            if stopped:
+                _stop(thread)
+    printed.show()
+    if stopped:
+        raise Rejection(
+            f"Your function did not return within {limit:g} seconds, so it was stopped.",
+            "Is there a loop that never ends, or a wait for something that nobody dispatched?",
+        )
+    if raised:
+        raise _rejection_of(raised[0]) from None
+    if any(answer is None for answer in returned):
+        raise Rejection(
+            "Your function returned None.", f"Does each way through {usage} end in a `return`?"
+        )
+    return list(zip(returned, probed, strict=True)) if probe else returned
+
+
+def require_number(value: Any) -> float:
+    """Return what a reader's function returned as a number.
+
+    Args:
+        value: What it returned.
+
+    Raises:
+        Rejection: If it is none.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise Rejection(
+            f"Your function returned {value!r}, which is no number.", "Return seconds."
+        ) from None
+
+
+def require_truth(value: Any) -> bool:
+    """Return what a reader's function returned as True or False.
+
+    Args:
+        value: What it returned.
+
+    Raises:
+        Rejection: If it is neither.
+    """
+    try:
+        return bool(value)
+    except (TypeError, ValueError):
+        raise Rejection(
+            f"Your function returned {value!r}, which is neither true nor false.",
+            "Return True or False.",
+        ) from None
+
+
+def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None:
+    """Reject all but a list of JAX arrays that are close to the expected ones.
+
+    Args:
+        found: What a reader's function returned.
+        expected: What is right.
+        what: What was asked for, as it should be printed: `"a result for each batch"`.
+
+    Raises:
+        Rejection: If it is something else.
+    """
+    if not isinstance(found, list | tuple) or len(found) != len(expected):
+        size = f" of {len(found)}" if hasattr(found, "__len__") else ""
+        raise Rejection(
+            f"Your function returned {type(found).__name__}{size}, where {what} was expected, a "
+            f"list of {len(expected)}.",
+            "Which results does the exercise ask for, and in which order?",
+        )
+    for number, (mine, right) in enumerate(zip(found, expected, strict=True)):
+        require_array(mine, right, f"Item {number} of what your function returned")
+
+
+def require_array(found: Any, expected: jax.Array, what: str) -> None:
+    """Reject all but a JAX array that is close to the expected one.
+
+    Args:
+        found: What a reader's function returned.
+        expected: What is right.
+        what: What it is, as a sentence begins with it: `"What your function returned"`.
+
+    Raises:
+        Rejection: If it is something else.
+    """
+    if isinstance(found, np.ndarray | np.generic | float):
+        raise Rejection(
+            f"{what} is NumPy's, not JAX's ({type(found).__name__}).",
+            "To convert it, Python had to wait for it. Return the array that JAX gave you.",
+        )
+    if not isinstance(found, jax.Array) or found.is_deleted():
+        raise Rejection(
+            f"{what} is of type {type(found).__name__}, not an array of JAX.",
+            "Return the array itself.",
+        )
+    if found.shape != expected.shape:
+        raise Rejection(
+            f"{what} has the shape {found.shape}, but {expected.shape} was expected.",
+            "Is it the result of another function, or of several?",
+        )
+    difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
+    if not difference <= 1e-3:
+        raise Rejection(
+            f"{what} is wrong: it differs from the right one by up to {difference:.2g}.",
+            "First get it right: does each call take the result that it should?",
+        )
+
+
+def _require_callable(function: Any, cases: list[tuple], usage: str) -> None:
+    if not callable(function):
+        name, _, _ = usage.partition("(")
+        raise Rejection(
+            f"The check was given {_kind(function)}, which cannot be called.",
+            f"Pass the function itself, {name}, and not what it returns, {usage}.",
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # Some built-in functions tell no signature.
+        return
+    try:
+        for case in cases:
+            signature.bind(*case)
+    except TypeError:
+        raise Rejection(
+            f"The check calls {usage}, but your function takes {signature}.",
+            "Let it take the same arguments in the same order.",
+        ) from None
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+
+
+class _Printed(io.TextIOBase):
+    """What a function prints, of which only the beginning is kept."""
+
+    def __init__(self):
+        self._kept = ""
+        self._more = 0
+
+    def write(self, text: str) -> int:
+        room = SHOWN - len(self._kept)
+        self._kept += text[:room]
+        self._more += max(0, len(text) - room)
+        return len(text)
+
+    def show(self) -> None:
+        if self._more:
+            print(f"{self._kept} ... (and {self._more} more characters)")
+        elif self._kept:
+            print(self._kept.removesuffix("\n"))
+
+
+class _Stopped(BaseException):
+    """Raised inside a reader's function that takes too long."""
+
+
+def _stop(thread: threading.Thread) -> None:
+    """Have the thread leave its loop; one that is held outside Python is given up."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped)
+    )
+    thread.join(1)
+
+
+def _rejection_of(error: BaseException) -> Rejection:
+    if isinstance(error, Rejection):  # From a function that the check has handed in.
+        return error
+    if isinstance(error, CompilationError):
+        return Rejection(
+            f"XLA compiles in each call of your function: {str(error).split(' was ')[0]}.",
+            "jit remembers what it has compiled for a function. Make the jitted function once, "
+            "not anew in each call.",
+        )
+    message = next(iter(str(error).strip().splitlines()), "")
+    what = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_readers(frame)]
+    where = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    look = "Call it yourself with small arguments to see where that comes from."
+    if isinstance(error, DeviceError):
+        look = "The check needs no other device than those of the arrays that it hands in."
+    elif isinstance(error, jax.errors.JAXTypeError):
+        look = "Something under jit or vmap needs a value, and while JAX traces there is none."
+    return Rejection(f"Your function raised {what}{where}", look)
+
+
+def _is_readers(frame: traceback.FrameSummary) -> bool:
+    return not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)

@@ -1,0 +1,82 @@
+"""Note the calls that a function makes, and what was unfinished at each of them."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+
+from d2lpar.answers import Rejection
+
+
+class Call(NamedTuple):
+    """A call that a reader's function has made, and what had been called before."""
+
+    label: str
+    number: int
+    result: jax.Array
+    thread: int
+    earlier: tuple["Call", ...]
+    unfinished: tuple["Call", ...]
+
+    def found_busy(self, label: str) -> bool:
+        """Say whether earlier calls of that name were unfinished."""
+        return any(call.label == label for call in self.unfinished)
+
+
+class CallLog:
+    """The calls that a reader's function makes of functions that the check has handed in."""
+
+    def __init__(self):
+        self.calls: list[Call] = []
+        self._lock = threading.Lock()
+
+    def watch(self, label: str, function: Callable) -> Callable:
+        """Return the function, which then notes each of its calls."""
+
+        def watched(*args):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+                raise Rejection(
+                    f"{label} was called while JAX was tracing, so all its calls became one "
+                    "program.",
+                    "Do without jit, vmap or scan around it: here each call is to be one of its "
+                    "own.",
+                )
+            # On a single core, whoever waits for a copy of an array may wake up before the thread
+            # that made the copy has said that the array itself is ready. Let it.
+            time.sleep(5e-4)
+            with self._lock:  # So that calls of several threads are in some order.
+                earlier = tuple(self.calls)
+                unfinished = tuple(call for call in earlier if not _is_done(call.result))
+                result = function(*args)
+                self.calls.append(
+                    Call(
+                        label,
+                        len(self.of(label)),
+                        result,
+                        threading.get_ident(),
+                        earlier,
+                        unfinished,
+                    )
+                )
+            return result
+
+        return watched
+
+    def of(self, label: str) -> list[Call]:
+        """Return the calls of one function."""
+        return [call for call in self.calls if call.label == label]
+
+    def require_count(self, label: str, count: int) -> None:
+        """Reject an answer that has not called a function so many times."""
+        found = len(self.of(label))
+        if found != count:
+            raise Rejection(
+                f"{label} was called {found} times; it takes {count} calls.",
+                "Does your loop take each item once, the first and the last as well?",
+            )
+
+
+def _is_done(array: jax.Array) -> bool:
+    return array.is_deleted() or array.is_ready()  # A deleted one must not be asked.
