@@ -312,7 +312,7 @@ def check_x3(total: Callable) -> Report:
     lists += [rng.integers(1, 9, (2, turns)).tolist() for turns in (2, 3, 5, 8) for _ in range(5)]
     cases = [(first, second, barrier) for barrier in kinds for first, second in lists]
     copies = [(list(first), list(second), barrier) for first, second, barrier in cases]
-    found = call_answer(total, copies, "my_total(first, second, barrier)")
+    found = call_answer(total, copies, "my_loop_time(first, second, barrier)")
     for (first, second, barrier), seconds in zip(cases, found, strict=True):
         seconds, right = require_number(seconds), _two_queues(first, second, barrier)
         if not abs(seconds - right) <= 1e-4 * right:

@@ -368,30 +368,32 @@ def draw_calls(seconds: Sequence[float], limit: int) -> Axes:
     return axes
 
 
-def draw_loops(
-    sizes: Sequence[int],
-    waiting: Sequence[Quantity],
-    running_ahead: Sequence[Quantity],
-    model: tuple[Sequence[int], Sequence[float], Sequence[float]] | None = None,
+def draw_curves(
+    xs: Sequence[float],
+    curves: Mapping[str, Sequence[Quantity]],
+    *,
+    xlabel: str,
+    ylabel: str,
+    models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
-    """Draw the time of one turn of a loop over the operator's size, with and without a barrier.
+    """Draw measured quantities over a parameter, and what models say beside them.
 
     Args:
-        sizes: Elements of the operator's array.
-        waiting: Seconds a turn, with a barrier in each.
-        running_ahead: Seconds a turn, with one barrier at the end.
-        model: Sizes, and what a model says for both loops, in seconds.
+        xs: The values of the parameter.
+        curves: For each value a quantity, by the name of the curve. Up to four have a colour and a
+            marker of their own.
+        xlabel: The parameter.
+        ylabel: What was measured.
+        models: Values of the parameter and what a model says for them, by the name of the model.
 
     Returns:
-        The axes, both logarithmic.
+        The axes, both logarithmic: medians, with their 95 % intervals.
     """
     axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
-    for quantities, role, marker, label in (
-        (waiting, "barrier", "o", "barrier in each turn"),
-        (running_ahead, "none", "s", "one barrier at the end"),
-    ):
+    looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
+    for (label, quantities), (role, marker) in zip(curves.items(), looks, strict=False):
         axes.errorbar(
-            sizes,
+            xs,
             [q.median for q in quantities],
             yerr=_error_bars(quantities),
             fmt=marker,
@@ -399,15 +401,14 @@ def draw_loops(
             label=label,
             capsize=3,
         )
-    if model is not None:
-        model_sizes, *curves = model
-        labels = ("model: $t_1+t_2+t_3$", r"model: $\max(t_1, t_2)$")
-        for curve, style, label in zip(curves, ("-", "--"), labels, strict=True):
-            axes.plot(model_sizes, curve, style, color=COLOURS["model"], lw=1.2, label=label)
+    for (label, (model_xs, ys)), line in zip(
+        (models or {}).items(), ("-", "--", ":"), strict=False
+    ):
+        axes.plot(model_xs, ys, line, color=COLOURS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    _format_axis(axes.yaxis, "s")
-    axes.set(xlabel="elements", ylabel="time of one turn")
+    _format_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
 

@@ -99,12 +99,16 @@ def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
     assert texts(axes) == ["after 2 calls"]
 
 
-@pytest.mark.parametrize("model", [None, ([10, 100], [3e-5, 4e-5], [1e-5, 2e-5])])
-def test_loops_are_drawn_with_and_without_a_model(model):
+def test_curves_are_drawn_with_their_models_and_each_looks_different():
     times = [quantity(1, 2, 3, 4, 5, 6), quantity(2, 3, 4, 5, 6, 7)]
-    axes = plot.draw_loops([10, 100], times, times, model)
-    assert len(legend(axes)) == (2 if model is None else 4)
-    assert axes.get_xlabel() == "elements"
+    axes = plot.draw_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
+    assert legend(axes) == ["a", "b"]
+    markers = [line for line in axes.lines if line.get_marker() in "os"]
+    assert len({line.get_color() for line in markers}) == 2
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
+    model = {"straight": ([10, 100], [1, 2])}
+    axes = plot.draw_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
+    assert sorted(legend(axes)) == ["a", "straight"]
 
 
 def test_epochs_and_memory_keep_one_colour_for_one_way_of_waiting():
