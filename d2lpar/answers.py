@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from d2lpar.errors import CompilationError, DeviceError
@@ -125,10 +126,12 @@ def require_number(value: Any) -> float:
         Rejection: If it is none.
     """
     try:
+        if isinstance(value, str):  # float() would read it.
+            raise TypeError
         return float(value)
-    except (TypeError, ValueError):
+    except Exception:  # Not only TypeError and ValueError: think of 10**400, or a deleted array.
         raise Rejection(
-            f"Your function returned {value!r}, which is no number.", "Return seconds."
+            f"Your function returned {shown(value)}, which is no number.", "Return seconds."
         ) from None
 
 
@@ -143,9 +146,9 @@ def require_truth(value: Any) -> bool:
     """
     try:
         return bool(value)
-    except (TypeError, ValueError):
+    except Exception:  # As above.
         raise Rejection(
-            f"Your function returned {value!r}, which is neither true nor false.",
+            f"Your function returned {shown(value)}, which is neither true nor false.",
             "Return True or False.",
         ) from None
 
@@ -162,7 +165,10 @@ def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None
         Rejection: If it is something else.
     """
     if not isinstance(found, list | tuple) or len(found) != len(expected):
-        size = f" of {len(found)}" if hasattr(found, "__len__") else ""
+        try:
+            size = f" of {len(found)}"
+        except TypeError:  # An array of JAX has a __len__, also if it has no shape.
+            size = ""
         raise Rejection(
             f"Your function returned {type(found).__name__}{size}, where {what} was expected, a "
             f"list of {len(expected)}.",
@@ -188,7 +194,12 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
             f"{what} is NumPy's, not JAX's ({type(found).__name__}).",
             "To convert it, Python had to wait for it. Return the array that JAX gave you.",
         )
-    if not isinstance(found, jax.Array) or found.is_deleted():
+    if isinstance(found, jax.Array) and found.is_deleted():
+        raise Rejection(
+            f"{what} is an array that was deleted or donated, so there is nothing in it.",
+            "Return an array that is still there.",
+        )
+    if not isinstance(found, jax.Array):
         raise Rejection(
             f"{what} is of type {type(found).__name__}, not an array of JAX.",
             "Return the array itself.",
@@ -198,12 +209,30 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
             f"{what} has the shape {found.shape}, but {expected.shape} was expected.",
             "Is it the result of another function, or of several?",
         )
+    if not jnp.issubdtype(found.dtype, jnp.number) and found.dtype != bool:
+        raise Rejection(
+            f"{what} has the dtype {found.dtype}, but {expected.dtype} was expected.",
+            "Is it the result of another function?",
+        )
     difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
     if not difference <= 1e-3:
         raise Rejection(
             f"{what} is wrong: it differs from the right one by up to {difference:.2g}.",
             "First get it right: does each call take the result that it should?",
         )
+
+
+def shown(value: Any) -> str:
+    """Return what a reader's function returned as a message shows it: in one line, and not long.
+
+    Args:
+        value: What it returned. A deleted array cannot be shown; then its type is named.
+    """
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:
+        return _kind(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."
 
 
 def _require_callable(function: Any, cases: list[tuple], usage: str) -> None:

@@ -35,8 +35,8 @@ class CallLog:
     def watch(self, label: str, function: Callable) -> Callable:
         """Return the function, which then notes each of its calls."""
 
-        def watched(*args):
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
+        def watched(*args, **kwargs):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
                 raise Rejection(
                     f"{label} was called while JAX was tracing, so all its calls became one "
                     "program.",
@@ -49,7 +49,7 @@ class CallLog:
             with self._lock:  # So that calls of several threads are in some order.
                 earlier = tuple(self.calls)
                 unfinished = tuple(call for call in earlier if not _is_done(call.result))
-                result = function(*args)
+                result = function(*args, **kwargs)
                 self.calls.append(
                     Call(
                         label,
@@ -73,7 +73,7 @@ class CallLog:
         found = len(self.of(label))
         if found != count:
             raise Rejection(
-                f"{label} was called {found} times; it takes {count} calls.",
+                f"{label} was called {found} time{'s' * (found != 1)}; it takes {count} calls.",
                 "Does your loop take each item once, the first and the last as well?",
             )
 

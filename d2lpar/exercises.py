@@ -3,7 +3,7 @@
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import jax
@@ -17,9 +17,10 @@ from d2lpar.answers import (
     require_arrays,
     require_number,
     require_truth,
+    shown,
 )
 from d2lpar.barriers import block, wait_all
-from d2lpar.calls import Call, CallLog
+from d2lpar.calls import CallLog
 from d2lpar.claims import verdict_box
 from d2lpar.devices import cpu, device_name, two_devices
 from d2lpar.errors import DeviceError
@@ -81,10 +82,9 @@ def _exercise(name: str):
                 return Report(name, "accepted", check(*args, **kwargs))
             except Rejection as rejection:
                 return Report(name, "not yet", rejection.saw, rejection.look)
-            except _Untestable as missing:
+            except (_Untestable, DeviceError) as missing:
                 return Report(name, "untestable", str(missing))
 
-        checked.__annotations__["return"] = Report
         return checked
 
     return decorate
@@ -103,8 +103,8 @@ def _work(x: jax.Array) -> jax.Array:
     return 0.9 * x + chain(x, _LINKS)
 
 
-def _inputs(count: int, device: jax.Device) -> list[jax.Array]:
-    draws = np.random.default_rng(0).standard_normal((count, 64, 64), dtype=np.float32)
+def _inputs(count: int, device: jax.Device, seed: int = 0) -> list[jax.Array]:
+    draws = np.random.default_rng(seed).standard_normal((count, 64, 64), dtype=np.float32)
     return block([jax.device_put(draw, device) for draw in draws])
 
 
@@ -123,22 +123,6 @@ def _ready_at_once(function: Callable, x: jax.Array) -> bool:
     ready = result.is_ready()
     block(result)
     return ready
-
-
-def _two_cpu_devices() -> tuple[jax.Device, jax.Device]:
-    try:
-        return two_devices("cpu+cpu")
-    except DeviceError as error:
-        raise _Untestable(f"The check needs two CPU devices. {error}") from error
-
-
-def _numbers(calls: Iterable[Call]) -> str:
-    numbers = [str(call.number) for call in calls]
-    if len(numbers) == 1:
-        return numbers[0]
-    if len(numbers) > 3:
-        return f"{numbers[0]} to {numbers[-1]}"
-    return f"{', '.join(numbers[:-1])} and {numbers[-1]}"
 
 
 # --- Asynchronous computation -----------------------------------------------------------------
@@ -258,14 +242,15 @@ your loop wait for, and does it have to be that one?
         right = step(right, batch)
     block(right)
     log = CallLog()
-    case = (log.watch("step()", step), parameters, batches)
+    case = (log.watch("step()", step), parameters, list(batches))
     (found,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
     log.require_count("step()", len(batches))
     for call in log.calls:
         if len(call.unfinished) > 1:
+            steps = " and ".join(str(other.number) for other in call.unfinished)
             raise Rejection(
-                f"Step {call.number} was dispatched while steps {_numbers(call.unfinished)} were "
-                "unfinished: at most one may be.",
+                f"Step {call.number} was dispatched while steps {steps} were unfinished: at that "
+                "moment, at most one may be.",
                 "Before you dispatch a step, whose result must be there?",
             )
     overlapping = sum(len(call.unfinished) == 1 for call in log.calls)
@@ -284,7 +269,7 @@ your loop wait for, and does it have to be that one?
     require_array(found, right, "What your function returned")
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
-        "and never more than one was unfinished."
+        "and none while more than one was unfinished."
     )
 
 
@@ -364,13 +349,14 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     x = _inputs(1, cpu())[0]
     block(_work(x))
     started: list[list[jax.Array]] = []
+    counts: list[int] = []  # How many there were after each call.
 
     def starting(dependent):
         def start():
             results = [_work(x)]
             for _ in range(5):
                 results.append(_work(results[-1] if dependent else x))
-            _work(x)  # Nobody keeps this one.
+            _work(_work(_work(x)))  # Nobody keeps these; on a busy core Python wakes up late.
             started.append(results)
             return list(results)
 
@@ -379,15 +365,19 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     cases = [(starting(dependent),) for dependent in (False, True, False)]
 
     def what_is_left():
-        ready = [array.is_ready() for array in started[-1]] if started else []
+        counts.append(len(started))
+        last = started[-1] if started else []
+        # A deleted one must not be asked (jax < 0.11.2).
+        ready = [not array.is_deleted() and array.is_ready() for array in last]
         began = time.perf_counter()
         wait_all([cpu()])
         return ready, time.perf_counter() - began
 
     def tries(name, function):
         started.clear()
+        counts.clear()
         found = call_answer(function, cases, f"my_{name}(start)", probe=what_is_left)
-        if len(started) != len(cases):
+        if counts != [1, 2, 3]:
             raise Rejection(
                 f"my_{name} called start() {len(started)} times in {len(cases)} runs.",
                 "Call it once, and wait for what it returns.",
@@ -409,14 +399,14 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         )
     for answer, results in zip(returned, started, strict=True):
         require_array(answer, results[1], "What my_second returned")
-    one = left / 5  # Four results and the one that nobody keeps.
+    one = left / 7  # Four results and the three that nobody keeps.
     returned, readies, left = tries("everything", everything)
     if not all(all(ready) for ready in readies):
         raise Rejection(
             "When my_everything returned, some of the results were not ready.",
             "Which of them do you wait for, and with what?",
         )
-    if left > one / 2:
+    if left > one:
         raise Rejection(
             "When my_everything returned, all results in the list were ready, but the device "
             f"still had work for {format_seconds(left)}: start() has dispatched something that it "
@@ -462,29 +452,30 @@ def check_x5(runs_inline: Callable) -> Report:
             says = "goes on after the call" if inline else "runs inside the call"
             raise Rejection(
                 f"{name} {does}; your function says that it {says}.",
-                "Time the call, and time until the result is ready, after one call that compiles. "
-                "Then ask XLA how much arithmetic it counts. It is not the size of the array.",
+                "It is not the size of the array that decides. Time the call, and time until the "
+                "result is ready, after one call that compiles. What do the programs that run "
+                "inside the call have in common?",
             )
     return f"Your function is right about {len(truth)} programs."
 
 
 def _programs() -> dict[str, tuple[Callable, jax.Array]]:
-    """Return programs that take a millisecond or more, each with an argument."""
+    """Return programs that take some milliseconds or more, each with an argument."""
 
     def loop(x):
-        return jax.lax.fori_loop(0, 50_000, lambda _, c: 0.5 * c + x, x)
+        return jax.lax.fori_loop(0, 200_000, lambda _, c: 0.5 * c + x, x)
 
     def put(*shape):
         return jax.device_put(np.ones(shape, np.float32), cpu())
 
     large = put(8_000_000)
     return {
-        "A product of two 700x700 matrices": (jax.jit(lambda x: x @ x), put(700, 700)),
+        "A product of two 1500x1500 matrices": (jax.jit(lambda x: x @ x), put(1500, 1500)),
         "exp(x) of eight million elements": (jax.jit(jnp.exp), large),
         "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), large),
         "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), large),
-        "A loop of 50,000 turns over 100 elements": (jax.jit(loop), put(100)),
-        "A loop of 50,000 turns over 1000 elements": (jax.jit(loop), put(1000)),
+        "A loop of 200,000 turns over 100 elements": (jax.jit(loop), put(100)),
+        "A loop of 200,000 turns over 1000 elements": (jax.jit(loop), put(1000)),
     }
 
 
@@ -511,14 +502,24 @@ def check_y1(products: Callable) -> Report:
     matrices = _inputs(6, device)
     right = block([_work(matrix) for matrix in matrices])
     log = CallLog()
-    case = (log.watch("multiply()", _work), matrices)
+    multiply = log.watch("multiply()", _work)
     usage = "my_products(multiply, matrices)"
-    block(call_answer(products, [case], usage))  # Compiles whatever else it uses.
+    # The first call compiles whatever else it uses.
+    (found,) = call_answer(products, [(multiply, list(matrices))], usage)
+    require_arrays(found, right, "a result for each matrix")
     log.calls.clear()
-    recording = call_answer(lambda: record_trace(products, *case), [()], usage)
-    ((found, timeline),) = recording
+    case = (products, multiply, list(matrices))
+    ((found, timeline),) = call_answer(record_trace, [case], usage)
     require_arrays(found, right, "a result for each matrix")
     log.require_count("multiply()", len(matrices))
+    for call in log.calls:
+        if call.result.devices() != {device}:
+            where = " and ".join(sorted(map(device_name, call.result.devices())))
+            raise Rejection(
+                f"Product {call.number} ran on {where}, but all are to run on "
+                f"{device_name(device)}, where the matrices are.",
+                "With two devices it is easy. Can one do it as well?",
+            )
     runs = [e for e in timeline.programs.row(device_name(device)) if e.program == _work.__name__]
     end, overlapping = 0, 0
     for run in runs:
@@ -582,16 +583,18 @@ def check_y2(many: Callable) -> Report:
     require_array(found, right, "What the function that my_many has made returned")
     arms = {"yours": lambda: faster(xs), "loop": loop}
     (times,) = call_answer(lambda: compare(arms, repeats=15, warmup=2), [()], usage)
-    ratio = times["loop"].total / times["yours"].total
-    if ratio.median < 2:
-        words = "about as fast as" if ratio.median > 0.7 else "slower than"
+    # The fastest round of each: a busy machine only ever adds to a time.
+    fastest = {arm: min(measured.total.samples) for arm, measured in times.items()}
+    ratio = fastest["loop"] / fastest["yours"]
+    if ratio < 2:
+        words = "about as fast as" if ratio > 0.7 else "slower than"
         raise Rejection(
             f"The results are right, but it is {words} a loop of one call for each matrix (the "
-            f"loop takes {ratio.median:.2f} times as long).",
+            f"loop takes {ratio:.2f} times as long).",
             "How many calls does Python make, and how much work is in each? What can hand all of "
             "it over at once?",
         )
-    return f"The results are right; a loop takes {ratio.median:.1f} times as long."
+    return f"The results are right; a loop takes {ratio:.1f} times as long."
 
 
 @_exercise("Y3")
@@ -614,10 +617,10 @@ def check_y3(exchange: Callable) -> Report:
         >>> check_y3(exchange).verdict in ("not yet", "untestable")
         True
     """
-    devices = _two_cpu_devices()
+    devices = two_devices("cpu+cpu")
     _require_asynchrony()
     n = 6
-    inputs = [_inputs(n, device) for device in devices]
+    inputs = [_inputs(n, device, seed) for seed, device in enumerate(devices)]
     right = [block([_work(x) for x in xs]) for xs in inputs]
     log = CallLog()
     names = ("make(0, i)", "make(1, i)")
@@ -704,16 +707,16 @@ def check_y4(gaps: Callable) -> Report:
     found = call_answer(gaps, cases, "my_gaps(timeline, row)")
     for (timeline, row), answer in zip(cases, found, strict=True):
         try:
-            share, start, end = (float(number) for number in answer)
-        except (TypeError, ValueError):
+            share, start, end = map(require_number, answer)
+        except (TypeError, ValueError, Rejection):
             raise Rejection(
-                f"Your function returned {answer!r}, not three numbers.",
+                f"Your function returned {shown(answer)}, not three numbers.",
                 "Return the idle share, and when the longest gap begins and ends, in seconds.",
             ) from None
         idle = _idle_spans(timeline, row)
         longest = max(b - a for a, b in idle)
         right_share = sum(b - a for a, b in idle) / timeline.elapsed
-        close = 1e-6 * timeline.elapsed
+        close = 1e-4 * timeline.elapsed
         events = ", ".join(
             f"{event.start / 1e6:g} to {event.end / 1e6:g} ms" for event in timeline.row(row)[:6]
         )
@@ -721,7 +724,7 @@ def check_y4(gaps: Callable) -> Report:
         where = (
             f"A recording lasts {timeline.elapsed * 1e3:g} ms; {row} has events from {events}{more}"
         )
-        if abs(share - right_share) > 1e-6:
+        if not abs(share - right_share) <= 1e-4:  # NaN as well.
             look = (
                 "A share lies between 0 and 1. Events of a row may overlap, or lie within each "
                 "other: is any moment counted twice?"
@@ -810,7 +813,7 @@ def check_y5(pipeline: Callable) -> Report:
         >>> check_y5(one_device).verdict in ("not yet", "untestable")
         True
     """
-    devices = _two_cpu_devices()
+    devices = two_devices("cpu+cpu")
     _require_asynchrony()
     batches = _inputs(8, devices[0])
 
@@ -821,7 +824,8 @@ def check_y5(pipeline: Callable) -> Report:
     middle = [_work(batch) for batch in batches]
     right = block([second_stage(jax.device_put(x, devices[1])) for x in middle])
     log = CallLog()
-    case = (log.watch("first()", _work), log.watch("second()", second_stage), batches, devices)
+    stages = (log.watch("first()", _work), log.watch("second()", second_stage))
+    case = (*stages, list(batches), devices)
     (found,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
     for stage in ("first()", "second()"):
         log.require_count(stage, len(batches))
@@ -829,7 +833,7 @@ def check_y5(pipeline: Callable) -> Report:
     for stage, device in zip(("first()", "second()"), devices, strict=True):
         for call in log.of(stage):
             if call.result.devices() != {device}:
-                (where,) = map(device_name, call.result.devices())
+                where = " and ".join(sorted(map(device_name, call.result.devices())))
                 raise Rejection(
                     f"{stage} of batch {call.number} ran on {where}, but this stage is to run on "
                     f"{device_name(device)}.",

@@ -12,7 +12,7 @@ import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from d2lpar.measurement import Measurement
 from d2lpar.quantity import Quantity
@@ -405,9 +405,8 @@ def draw_curves(
         (models or {}).items(), ("-", "--", ":"), strict=False
     ):
         axes.plot(model_xs, ys, line, color=COLOURS["model"], lw=1.2, label=label)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    _format_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
+    _log_axis(axes.xaxis, axes.set_xscale, "")
+    _log_axis(axes.yaxis, axes.set_yscale, next(iter(curves.values()))[0].unit)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
@@ -450,7 +449,7 @@ def draw_memory(
         The axes.
     """
     axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
-    markers = iter("o^sDv")
+    markers = iter("o^sDvPX")
     for name, counts in most_in_flight.items():
         colour = COLOURS[styles[name]]
         axes.plot(counts.samples, peaks[name].samples, next(markers), color=colour, label=name)
@@ -475,6 +474,16 @@ def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
         low, high = max(low, min(quantity.samples)), min(high, max(quantity.samples))
         ends.append((quantity.median - low, high - quantity.median))
     return np.array(ends).T
+
+
+def _log_axis(axis, set_scale, unit: str) -> None:
+    """Make an axis logarithmic, with labels at 2 and 5 as well if it spans little."""
+    set_scale("log")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+    axis.set_minor_formatter(NullFormatter())
+    if unit or high < 1e4:
+        _format_axis(axis, unit)
 
 
 def _format_axis(axis, unit: str) -> None:

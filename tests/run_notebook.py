@@ -1,4 +1,4 @@
-"""Execute notebooks from top to bottom and print their claims, one JSON object a line.
+"""Execute notebooks and print their claims and reports of exercises, one JSON object a line.
 
 Usage: python tests/run_notebook.py [INTERVENTION] NOTEBOOK...
 
@@ -15,7 +15,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-from d2lpar.claims import MIME_TYPE
+from d2lpar import claims, exercises
 
 INTERVENTIONS = {
     # Asynchronous dispatch is off. The environment variable of that name does nothing, and it
@@ -54,24 +54,26 @@ STRICT = {None, "--one-device"}
 
 
 def run_notebook(path: Path, intervention: str | None, timeout: int = 300) -> list[dict]:
-    """Return the claims of a notebook in their order."""
+    """Return the claims of a notebook and what the checks of its exercises report, in order."""
     notebook = jupytext.read(path)
     if intervention:
         notebook.cells.insert(0, nbformat.v4.new_code_cell(INTERVENTIONS[intervention]))
     os.environ["D2LPAR_STRICT"] = str(int(intervention in STRICT))
     NotebookClient(notebook, timeout=timeout).execute()
     outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    return [output.data[MIME_TYPE] for output in outputs if MIME_TYPE in output.get("data", {})]
+    kinds = (claims.MIME_TYPE, exercises.MIME_TYPE)
+    return [o.data[kind] for o in outputs for kind in kinds if kind in o.get("data", {})]
 
 
-def claims_of(printed: str) -> list[dict]:
-    """Return the claims that this script has printed."""
-    return [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+def printed_by(printed: str, key: str) -> list[dict]:
+    """Return what this script has printed and has that key: `"sentence"` or `"exercise"`."""
+    objects = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
+    return [found for found in objects if key in found]
 
 
 if __name__ == "__main__":
     first, *rest = sys.argv[1:]
     intervention = first if first in INTERVENTIONS else None
     for name in rest if intervention else [first, *rest]:
-        for claim in run_notebook(Path(name), intervention):
-            print(json.dumps(claim))
+        for found in run_notebook(Path(name), intervention):
+            print(json.dumps(found))

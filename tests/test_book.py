@@ -11,12 +11,15 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from run_notebook import claims_of
+from run_notebook import printed_by
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
-CHAPTERS = sorted(p for p in BOOK.rglob("*.md") if p.read_text().startswith("---\njupytext:"))
-IDS = [str(path.relative_to(BOOK)) for path in CHAPTERS]
+NOTEBOOKS = sorted(p for p in BOOK.rglob("*.md") if p.read_text().startswith("---\njupytext:"))
+IDS = [str(path.relative_to(BOOK)) for path in NOTEBOOKS]
+PARALLELISM = BOOK / "automatic-parallelism.md"
+CHAPTERS = {BOOK / "asynchronous-computation.md": "X", PARALLELISM: "Y"}
+SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
 # They say what stays the same with and without it.
 SURVIVES_WITHOUT_DISPATCH = {
@@ -32,6 +35,9 @@ SURVIVES_WITHOUT_DISPATCH = {
     "On a CPU, large products on two devices do not overlap by more than half.",
     "After five steps by hand, the weights are those of one device, but for rounding.",
     "The compiler has inserted an all-reduce, and the weights are the same again.",
+    "The given condition is too weak, but the formula that goes with it is never wrong by as much "
+    "as $t_1$.",
+    "It buys little: one step ahead takes less than one and a half times as long as no bound.",
 }
 
 # What a barrier behind each call and each copy must destroy.
@@ -44,14 +50,13 @@ OVERLAPS = {
     "Trained by hand on two accelerators, both are busy together for more than a quarter of the "
     "time of the shorter one.",
 }
-PARALLELISM = BOOK / "automatic-parallelism.md"
 
 
-def test_there_are_two_chapters():
-    assert {BOOK / "asynchronous-computation.md", PARALLELISM} <= set(CHAPTERS)
+def test_there_are_two_chapters_with_their_solutions():
+    assert CHAPTERS.keys() | SOLUTIONS.keys() <= set(NOTEBOOKS)
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
     source = jupytext.read(path)
     paired = jupytext.read(path.with_suffix(".ipynb"))
@@ -61,7 +66,7 @@ def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
     assert all(not cell.get("outputs") for cell in paired.cells)
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_every_claim_is_a_sentence_of_the_prose(path):
     notebook = jupytext.read(path)
     markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
@@ -73,11 +78,11 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
 
 
 def test_the_sentences_that_are_named_here_are_claims():
-    claims = {sentence for path in CHAPTERS for sentence in claimed_by(path)}
+    claims = {sentence for path in NOTEBOOKS for sentence in claimed_by(path)}
     assert claims >= SURVIVES_WITHOUT_DISPATCH | OVERLAPS
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_notebook_page_holds_no_directive_or_role_that_colab_shows_raw(path):
     for cell in jupytext.read(path).cells:
         if cell.cell_type == "markdown":
@@ -111,7 +116,7 @@ def html():
     return ROOT / "_build" / "html"
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
     page = html / path.relative_to(ROOT).with_suffix(".html")
     verdicts = re.findall(r'class="d2lpar-claim" data-verdict="(\w+)"', page.read_text())
@@ -121,7 +126,7 @@ def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
     assert verdicts.count("holds") > tested / 2
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
     figures = Figures.of(page)
@@ -130,7 +135,7 @@ def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, pat
     assert figures.captions == len(figures.alts)
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
     colab = r'colab\.research\.google\.com/github/d2lpar/d2lpar/blob/main/([^"]+)'
@@ -148,44 +153,77 @@ def test_the_editions_are_shown_in_tables_and_a_broken_score_is_called_so(html):
 
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
-    assert f"Claims: {sum(len(claimed_by(path)) for path in CHAPTERS)} (" in status
+    assert f"Claims: {sum(len(claimed_by(path)) for path in NOTEBOOKS)} (" in status
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html, path):
+    reports = re.findall(
+        r'class="d2lpar-exercise" data-verdict="([\w ]+)".*?<div>Exercise (\w+)</div>',
+        (html / path.relative_to(ROOT).with_suffix(".html")).read_text(),
+        re.DOTALL,
+    )
+    expected = "accepted" if path in SOLUTIONS else "not yet"
+    letter = (CHAPTERS | SOLUTIONS)[path]
+    assert {verdict for verdict, _ in reports} == {expected}
+    assert sorted({name for _, name in reports}) == [f"{letter}{n}" for n in range(1, 6)]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_each_exercise_leads_to_its_solution_and_back(html, path):
+    folder = html / path.parent.relative_to(ROOT)
+    chapter = f"{path.stem}.html"
+    page, solutions = (folder / chapter).read_text(), (folder / "solutions" / chapter).read_text()
+    there = re.findall(rf'href="solutions/{chapter}#([^"]+)">Solution of (\w+)<', page)
+    back = re.findall(rf'href="\.\./{chapter}#([^"]+)">Exercise (\w+)<', solutions)
+    for links, target in ((there, solutions), (back, page)):
+        assert [name for _, name in links] == [f"{CHAPTERS[path]}{n}" for n in range(1, 6)]
+        for anchor, name in links:
+            assert anchor.startswith(name.lower())
+            assert f'id="{anchor}"' in target
 
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
-def test_on_one_core_no_claim_of_the_chapter_fails(path):
-    assert failed(run(path, prefix=("taskset", "-c", "0"))) == []
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_on_one_core_no_claim_fails(path):
+    # To save time, solutions get one core and eight devices at once.
+    environment = {"JAX_NUM_CPU_DEVICES": "8"} if path in SOLUTIONS else {}
+    printed = run(path, prefix=("taskset", "-c", "0"), **environment)
+    assert failed(printed_by(printed, "sentence")) == []
+    if path in SOLUTIONS:
+        reports = printed_by(printed, "exercise")
+        assert [report for report in reports if report["verdict"] != "accepted"] == []
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
 def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
-    assert failed(run(path, JAX_NUM_CPU_DEVICES="8")) == []
+    assert failed(claims_of(path, JAX_NUM_CPU_DEVICES="8")) == []
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=IDS)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_without_asynchronous_dispatch_no_claim_about_it_holds(path):
-    claims = run(path, "--synchronous")
+    claims = claims_of(path, "--synchronous")
     assert holding(claims) <= SURVIVES_WITHOUT_DISPATCH
-    # Half of what the second chapter claims needs free cores or a GPU, or has another cause.
-    assert len(failed(claims)) > (0 if path == PARALLELISM else len(claims) / 3)
+    # Half of what is claimed of parallelism needs free cores or a GPU, or has another cause.
+    assert len(failed(claims)) > (0 if path.stem == PARALLELISM.stem else len(claims) / 3)
 
 
 def test_with_a_barrier_behind_each_call_no_claim_about_overlap_holds():
-    claims = run(PARALLELISM, "--barriers")
+    claims = claims_of(PARALLELISM, "--barriers")
     assert OVERLAPS <= {claim["sentence"] for claim in claims}
     assert OVERLAPS.isdisjoint(holding(claims))
     assert len(failed(claims)) >= 2  # The two that need no free cores.
 
 
 def test_on_a_single_cpu_device_the_chapter_says_what_cannot_be_seen_there():
-    claims = run(PARALLELISM, "--one-device")
+    claims = claims_of(PARALLELISM, "--one-device")
     assert failed(claims) == []
     unseen = {claim["sentence"] for claim in claims if claim["verdict"] == "untestable"}
     assert OVERLAPS <= unseen
 
 
 def test_the_cells_for_a_gpu_run_on_a_cpu_device_in_its_place():
-    claims = run(PARALLELISM, "--stand-in-gpu")
+    claims = claims_of(PARALLELISM, "--stand-in-gpu")
     verdicts = {claim["sentence"]: claim["verdict"] for claim in claims}
     assert "untestable" not in [verdicts[s] for s in verdicts if "GPU" in s]
 
@@ -209,13 +247,18 @@ def claimed_in(code):
 
 
 def run(path, *options, prefix=(), **environment):
-    """Execute a chapter in a process of its own and return its claims."""
+    """Execute a notebook in a process of its own and return what that prints."""
     command = [*prefix, sys.executable, "tests/run_notebook.py", *options, str(path)]
     done = subprocess.run(
         command, env=os.environ | environment, capture_output=True, text=True, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return claims_of(done.stdout)
+    return done.stdout
+
+
+def claims_of(path, *options, **environment):
+    """Execute a notebook in a process of its own and return its claims."""
+    return printed_by(run(path, *options, **environment), "sentence")
 
 
 def holding(claims):
