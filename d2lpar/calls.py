@@ -11,7 +11,16 @@ from d2lpar.answers import Rejection
 
 
 class Call(NamedTuple):
-    """A call that a reader's function has made, and what had been called before."""
+    """A call that a reader's function has made, and what had been called before.
+
+    Attributes:
+        label: What was called.
+        number: Counts the calls of that, from 0.
+        result: What it returned.
+        thread: The Python thread that called.
+        earlier: All calls before this one.
+        unfinished: Those of them whose result was not ready then.
+    """
 
     label: str
     number: int
@@ -21,19 +30,40 @@ class Call(NamedTuple):
     unfinished: tuple["Call", ...]
 
     def found_busy(self, label: str) -> bool:
-        """Say whether earlier calls of that name were unfinished."""
+        """Say whether earlier calls of something were unfinished.
+
+        Args:
+            label: What was called.
+        """
         return any(call.label == label for call in self.unfinished)
 
 
 class CallLog:
-    """The calls that a reader's function makes of functions that the check has handed in."""
+    """The calls that a reader's function makes of functions that the check has handed in.
+
+    Attributes:
+        calls: The calls, in their order.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> log = CallLog()
+        >>> double = log.watch("double()", jax.jit(lambda x: 2 * x))
+        >>> _ = double(double(jnp.ones(3)))
+        >>> [call.number for call in log.of("double()")]
+        [0, 1]
+    """
 
     def __init__(self):
         self.calls: list[Call] = []
         self._lock = threading.Lock()
 
     def watch(self, label: str, function: Callable) -> Callable:
-        """Return the function, which then notes each of its calls."""
+        """Return a function that does the same and notes each of its calls.
+
+        Args:
+            label: What to call it.
+            function: It returns an array.
+        """
 
         def watched(*args, **kwargs):
             if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
@@ -65,11 +95,23 @@ class CallLog:
         return watched
 
     def of(self, label: str) -> list[Call]:
-        """Return the calls of one function."""
+        """Return the calls of one function.
+
+        Args:
+            label: What it is called.
+        """
         return [call for call in self.calls if call.label == label]
 
     def require_count(self, label: str, count: int) -> None:
-        """Reject an answer that has not called a function so many times."""
+        """Reject an answer that has not called a function so many times.
+
+        Args:
+            label: What the function is called.
+            count: How many times.
+
+        Raises:
+            Rejection: If it has not.
+        """
         found = len(self.of(label))
         if found != count:
             raise Rejection(

@@ -387,7 +387,7 @@ def draw_curves(
         models: Values of the parameter and what a model says for them, by the name of the model.
 
     Returns:
-        The axes, both logarithmic: medians, with their 95 % intervals.
+        The axes with medians and their 95 % intervals; both scales are logarithmic.
     """
     axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
     looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)

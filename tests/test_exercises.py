@@ -267,7 +267,7 @@ def twice(start):
 
 
 def elementwise(function, x):
-    return little_arithmetic(function, x) if x.size < 1e6 else True
+    return little_arithmetic(function, x) if x.size < 5e6 else True
 
 
 def no_arithmetic(function, x):
