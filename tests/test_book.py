@@ -31,7 +31,8 @@ SURVIVES_WITHOUT_DISPATCH = {
     "On a CPU, a turn over two elements gets less than 1.4 times as fast.",
     "Batches that are made on the device do not pile up.",
     "A window of three takes less than one and a half times as long as running free.",
-    "No run beats work over critical path by more than a tenth, which is left to noise.",
+    "In the median, it does not beat work over critical path by more than a tenth, which is left "
+    "to noise.",
     "On a CPU, large products on two devices do not overlap by more than half.",
     "After five steps by hand, the weights are those of one device, but for rounding.",
     "The compiler has inserted an all-reduce, and the weights are the same again.",
@@ -41,9 +42,9 @@ SURVIVES_WITHOUT_DISPATCH = {
     "XLA looks for common subexpressions, so the ten equal products become a single one, and the "
     "ten different ones stay ten.",
     "On the smallest matrices, a call for each takes over one and a half times as long as `vmap`, "
-    "and on the largest the gain is smaller than that on the smallest.",
+    "and on the largest this ratio is smaller.",
     "Diamond and pipeline on two devices return what one device returns.",
-    "No run of either beats its bound by more than a tenth, which is left to noise.",
+    "In the median, neither beats its bound by more than a tenth, which is left to noise.",
 }
 
 # What a barrier behind each call and each copy must destroy.
