@@ -38,7 +38,7 @@ SURVIVES_WITHOUT_DISPATCH = {
     "The compiler has inserted an all-reduce, and the weights are the same again.",
     "The given condition is too weak, but the formula that goes with it is never wrong by as much "
     "as the time of one dispatch.",
-    "It buys little: one step ahead takes less than twice as long as no bound.",
+    "Running further ahead buys little: one step ahead takes less than twice as long as no bound.",
     "XLA looks for common subexpressions, so the ten equal products become a single one, and the "
     "ten different ones stay ten.",
     "On the smallest matrices, a call for each takes over one and a half times as long as `vmap`, "
