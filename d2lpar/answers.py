@@ -6,6 +6,7 @@ import inspect
 import io
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar.errors import CompilationError, DeviceError
+from d2lpar.errors import CompilationError, DeviceError, TraceError
 
 LIMIT = 30.0
 """Seconds after which a reader's function is stopped."""
@@ -67,6 +68,7 @@ def call_answer(
     Raises:
         Rejection: If it cannot be called like that, raises something, does not end within the
             limit, or returns None.
+        TraceError: If it records while another recording is under way.
 
     Example:
         >>> call_answer(lambda a, b: a + b, [(1, 2), (3, 4)], "add(a, b)")
@@ -91,6 +93,7 @@ def call_answer(
         except BaseException as error:  # Also what a reader raises to leave, such as SystemExit.
             raised.append(error)
 
+    before = set(threading.enumerate())
     thread = threading.Thread(target=run, daemon=True)
     printed = _Printed()
     with contextlib.redirect_stdout(printed):
@@ -100,13 +103,15 @@ def call_answer(
         finally:  # Also when the reader interrupts the check.
             stopped = thread.is_alive()
             if stopped:
-                _stop(thread)
+                _stop(thread, before)
     printed.show()
     if stopped:
         raise Rejection(
             f"Your function did not return within {limit:g} seconds, so it was stopped.",
             "Is there a loop that never ends, or a wait for something that nobody dispatched?",
         )
+    if raised and isinstance(raised[0], TraceError):
+        raise raised[0]  # Not the reader's fault: another recording is under way.
     if raised:
         raise _rejection_of(raised[0]) from None
     if any(answer is None for answer in returned):
@@ -190,9 +195,15 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
         Rejection: If it is something else.
     """
     if isinstance(found, np.ndarray | np.generic | float):
+        whose = "NumPy's" if isinstance(found, np.ndarray | np.generic) else "Python's"
         raise Rejection(
-            f"{what} is NumPy's, not JAX's ({type(found).__name__}).",
+            f"{what} is {whose}, not JAX's ({type(found).__name__}).",
             "To convert it, Python had to wait for it. Return the array that JAX gave you.",
+        )
+    if isinstance(found, jax.core.Tracer):
+        raise Rejection(
+            f"{what} is a tracer, which stands for an array while JAX traces and has no value.",
+            "Let the jitted function return it; do not carry it out in another way.",
         )
     if isinstance(found, jax.Array) and found.is_deleted():
         raise Rejection(
@@ -214,7 +225,10 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
             f"{what} has the dtype {found.dtype}, but {expected.dtype} was expected.",
             "Is it the result of another function?",
         )
-    difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
+    try:
+        difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
+    except Exception as error:  # What went wrong while it was computed is raised only now.
+        raise _rejection_of(error) from None
     if not difference <= 1e-3:
         raise Rejection(
             f"{what} is wrong: it differs from the right one by up to {difference:.2g}.",
@@ -285,12 +299,27 @@ class _Stopped(BaseException):
     """Raised inside a reader's function that takes too long."""
 
 
-def _stop(thread: threading.Thread) -> None:
-    """Have the thread leave its loop; one that is held outside Python is given up."""
+def _stop(thread: threading.Thread, before: set[threading.Thread]) -> None:
+    """Have the thread leave its loop, and those that it has started; give up after a second.
+
+    A thread that is held outside Python cannot leave. Those of a pool go on with their next task,
+    so they are told again; the thread itself is told once, since it may have to tidy up.
+    """
+    _raise_in(thread)
+    for _ in range(20):
+        left = set(threading.enumerate()) - before
+        if not left:
+            break
+        for other in left - {thread}:
+            if other.ident:  # One that is about to start has none yet.
+                _raise_in(other)
+        time.sleep(0.05)
+
+
+def _raise_in(thread: threading.Thread) -> None:
     ctypes.pythonapi.PyThreadState_SetAsyncExc(
         ctypes.c_ulong(thread.ident), ctypes.py_object(_Stopped)
     )
-    thread.join(1)
 
 
 def _rejection_of(error: BaseException) -> Rejection:

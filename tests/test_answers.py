@@ -461,7 +461,7 @@ def test_an_array_may_differ_by_rounding_and_lie_elsewhere(found):
 ODD = {
     "numpy": (np.eye(2), r"NumPy's, not JAX's \(ndarray\)"),
     "number of numpy": (np.float32(1), r"NumPy's, not JAX's \(float32\)"),
-    "float": (1.0, r"NumPy's, not JAX's \(float\)"),
+    "float": (1.0, r"Python's, not JAX's \(float\)"),
     "int": (1, "of type int, not an array of JAX"),
     "none": (None, "of type NoneType, not an array of JAX"),
     "text": ("ab", "of type str, not"),

@@ -303,6 +303,11 @@ def keep_what_was_sent(make, send, n):
     return made
 
 
+def pair_by_pair(make, send, n):
+    pairs = [block([send(make(0, i)), send(make(1, i))]) for i in range(n)]
+    return [list(copies) for copies in zip(*pairs, strict=True)]
+
+
 def without_the_last_array(make, send, n):
     return send_at_once(make, send, n - 1)
 
@@ -316,6 +321,19 @@ def between_neighbours(timeline, row):
     events = timeline.row(row)
     gaps = [(b.start - a.end, a.end / 1e9, b.start / 1e9) for a, b in pairwise(events)]
     return gaps_by_hand(timeline, row)[0], *max(gaps, default=(0, 0, 0))[1:]
+
+
+def by_their_ends(timeline, row):
+    events = sorted(timeline.row(row), key=lambda event: event.end)
+    ends = [0, *(event.end for event in events)]
+    starts = [*(event.start for event in events), round(timeline.elapsed * 1e9)]
+    _, start, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
+    return gaps_by_hand(timeline, row)[0], start / 1e9, end / 1e9
+
+
+def in_percent(timeline, row):
+    share, start, end = gaps_by_hand(timeline, row)
+    return 100 * share, start, end
 
 
 def in_nanoseconds(timeline, row):
@@ -343,6 +361,11 @@ def waiting_pipeline(wait_first, wait_second):
 def stage_by_stage(first, second, batches, devices):
     middle = block([first(batch) for batch in batches])
     return [second(jax.device_put(x, devices[1])) for x in middle]
+
+
+def half_by_half(first, second, batches, devices):
+    halves = (batches[:4], batches[4:])
+    return [x for half in halves for x in block(stage_by_stage(first, second, half, devices))]
 
 
 def all_on_the_other(first, second, batches, devices):
@@ -400,6 +423,10 @@ WRONG = {
         "once without": (
             (epoch(lambda i, p: None if i == 5 else block(p)),),
             "Only 1 of 12 steps.*\n.*also the later ones",
+        ),
+        "every second": (
+            (epoch(lambda i, p: block(p) if i % 2 else None),),
+            "Only 6 of 12 steps",
         ),
         "stale": ((stale,), "wrong: it differs from the right one"),
         "without the last": ((without_the_last,), "called 11 times; it takes 12 calls"),
@@ -520,6 +547,10 @@ WRONG = {
             (make_and_wait_for_all,),
             "Both devices compute at the same time, but 0 of 12 copies",
         ),
+        "each pair": (
+            (pair_by_pair,),
+            "0 of 10 later arrays were asked for while their own device was still busy",
+        ),
         "no copies": ((keep_what_was_sent,), "Not all copies of the arrays of device 0 lie on"),
         "one list": (
             (lambda *args: list(chain(*send_at_once(*args))),),
@@ -542,6 +573,8 @@ WRONG = {
     "Y4": {
         "counted twice": ((counted_twice,), "2 to 6 ms.* says that 0 of it is idle; it is 0.2.\n"),
         "between neighbours": ((between_neighbours,), "0.002 s to 0.009 s is not one of its gaps"),
+        "in the order of their ends": ((by_their_ends,), "0.001 s to 0.005 s is not one of"),
+        "percent": ((in_percent,), "says that 30 of it is idle.*\n  A share lies between 0 and 1"),
         "nanoseconds": ((in_nanoseconds,), "4e[+]06 s to 6e[+]06 s is not one of"),
         "the first": ((first_gap,), "is a gap, but there is a longer one"),
         "busy": ((busy_share,), "says that 0.7 of it is idle; it is 0.3.\n.*counts in full"),
@@ -556,6 +589,10 @@ WRONG = {
         "each batch": (
             (waiting_pipeline(lambda x: x, block),),
             "stage one was asked for when stage two had nothing left to do: the stages take turns",
+        ),
+        "half by half": (
+            (half_by_half,),
+            "Only 0 of 8 batches were in stage one while an earlier one was in stage two",
         ),
         "stage by stage": ((stage_by_stage,), "when all of stage one was done: the stages run one"),
         "another order": (
@@ -662,6 +699,45 @@ def test_an_endless_loop_is_stopped_and_said(exercise, monkeypatch):
     assert threading.active_count() <= running
 
 
+def test_a_pool_that_never_ends_is_stopped_too_and_disturbs_no_later_check(monkeypatch):
+    def my_products(multiply, matrices):
+        def forever(matrix):
+            while True:
+                multiply(matrix)
+
+        with ThreadPoolExecutor(2) as pool:
+            return list(pool.map(forever, matrices))
+
+    running = threading.active_count()
+    with monkeypatch.context() as patched:
+        patched.setattr(exercises, "call_answer", functools.partial(call_answer, limit=0.5))
+        assert "did not return within 0.5 seconds" in check("Y1", my_products).saw
+    assert threading.active_count() <= running
+    assert check("X4", *RIGHT["X4"][0]).verdict == "accepted"
+
+
+def test_inside_a_recording_of_the_reader_what_needs_one_cannot_be_checked(tmp_path):
+    with jax.profiler.trace(tmp_path):
+        reports = [check(name, *RIGHT[name][0]) for name in ("Y1", "Y4")]
+    assert [report.verdict for report in reports] == ["untestable"] * 2
+    assert all("a recording is under way" in report.saw for report in reports)
+
+
+def test_in_a_pipeline_stage_two_may_be_asked_for_before_stage_one_of_the_next():
+    def in_lock_step(first, second, batches, devices):
+        results, middle = [], None
+        for batch in [*batches, None]:
+            ticks = []
+            if middle is not None:
+                results.append(second(jax.device_put(middle, devices[1])))
+                ticks.append(results[-1])
+            middle = None if batch is None else first(batch)
+            block([*ticks, middle])
+        return results
+
+    assert check("Y5", in_lock_step).verdict == "accepted"
+
+
 def test_a_copy_beside_one_device_that_computes_is_not_beside_both():
     def my_exchange(make, send, n):
         made = [[make(0, i) for i in range(n)], [make(1, i) for i in range(n // 2)]]
@@ -696,6 +772,19 @@ def spread(first, second, batches, devices):
     return [second(jax.device_put(first(batch), mesh)) for batch in batches]
 
 
+def leaking(operator):
+    traced = []
+    leak = jax.jit(lambda xs: (traced.append(jax.vmap(operator)(xs)), xs)[1])
+    return lambda xs: (leak(xs), traced[-1])[1]
+
+
+def failing_later(multiply, matrices):
+    def fail(x):
+        raise ValueError("later")
+
+    return [jax.pure_callback(fail, multiply(m), multiply(m)) for m in matrices]
+
+
 def everywhere_else(multiply, matrices):
     return [multiply(jax.device_put(matrix, cpu(1))) for matrix in matrices]
 
@@ -706,11 +795,24 @@ def everywhere_else(multiply, matrices):
         ("X4", (no_start_at_first(), everything_by_a_sentinel)),
         ("Y1", (deleting,)),
         ("Y1", (everywhere_else,)),
+        ("Y1", (failing_later,)),
+        ("Y2", (leaking,)),
+        ("Y4", (lambda timeline, row: (1 / 0 for _ in range(3)),)),
         ("Y4", (lambda *a: (np.nan, *gaps_by_hand(*a)[1:]),)),
         ("Y4", (lambda *a: [10**400] * 3,)),
         ("Y5", (spread,)),
     ],
-    ids=["calls as it likes", "deletes", "another device", "nan", "huge", "both devices"],
+    ids=[
+        "calls as it likes",
+        "deletes",
+        "another device",
+        "fails later",
+        "leaks",
+        "fails as it is read",
+        "nan",
+        "huge",
+        "both devices",
+    ],
 )
 def test_an_odd_answer_is_not_yet_right_and_no_exception(exercise, answers):
     report = check(exercise, *answers)
