@@ -25,7 +25,10 @@ SHOWN = 1000
 """How many characters of what a reader's function prints are shown."""
 
 # Whatever lies below these is not the reader's code.
-_INSTALLED = [Path(__file__).parent, *map(Path, sysconfig.get_paths().values())]
+_INSTALLED = [
+    Path(__file__).parent,
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
+]
 
 
 class Rejection(Exception):
@@ -101,13 +104,13 @@ def call_answer(
             thread.start()
             thread.join(limit)
         finally:  # Also when the reader interrupts the check.
-            stopped = thread.is_alive()
-            if stopped:
-                _stop(thread, before)
+            too_long = thread.is_alive()
+            stopped = too_long and _stop(thread, before)
     printed.show()
-    if stopped:
+    if too_long:
+        then = "so it was stopped" if stopped else "and cannot be stopped: restart Python"
         raise Rejection(
-            f"Your function did not return within {limit:g} seconds, so it was stopped.",
+            f"Your function did not return within {limit:g} seconds, {then}.",
             "Is there a loop that never ends, or a wait for something that nobody dispatched?",
         )
     if raised and isinstance(raised[0], TraceError):
@@ -299,8 +302,8 @@ class _Stopped(BaseException):
     """Raised inside a reader's function that takes too long."""
 
 
-def _stop(thread: threading.Thread, before: set[threading.Thread]) -> None:
-    """Have the thread leave its loop, and those that it has started; give up after a second.
+def _stop(thread: threading.Thread, before: set[threading.Thread]) -> bool:
+    """Have the thread leave its loop, and those that it has started; say whether they have left.
 
     A thread that is held outside Python cannot leave. Those of a pool go on with their next task,
     so they are told again; the thread itself is told once, since it may have to tidy up.
@@ -309,11 +312,12 @@ def _stop(thread: threading.Thread, before: set[threading.Thread]) -> None:
     for _ in range(20):
         left = set(threading.enumerate()) - before
         if not left:
-            break
+            return True
         for other in left - {thread}:
             if other.ident:  # One that is about to start has none yet.
                 _raise_in(other)
         time.sleep(0.05)
+    return False
 
 
 def _raise_in(thread: threading.Thread) -> None:
