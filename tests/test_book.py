@@ -182,8 +182,9 @@ def test_each_exercise_leads_to_its_solution_and_back(html, path):
     folder = html / path.parent.relative_to(ROOT)
     chapter = f"{path.stem}.html"
     page, solutions = (folder / chapter).read_text(), (folder / "solutions" / chapter).read_text()
-    there = re.findall(rf'href="solutions/{chapter}#([^"]+)">Solution of (\w+)<', page)
-    back = re.findall(rf'href="\.\./{chapter}#([^"]+)">Exercise (\w+)<', solutions)
+    span = "(?:<span[^>]*>)?"
+    there = re.findall(rf'href="solutions/{chapter}#([^"]+)">{span}Solution of (\w+)<', page)
+    back = re.findall(rf'href="\.\./{chapter}#([^"]+)">{span}Exercise (\w+)<', solutions)
     for links, target in ((there, solutions), (back, page)):
         assert [name for _, name in links] == [f"{CHAPTERS[path]}{n}" for n in range(1, 6)]
         for anchor, name in links:
