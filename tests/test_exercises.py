@@ -1,5 +1,6 @@
 import ast
 import functools
+import inspect
 import json
 import random
 import re
@@ -919,7 +920,7 @@ def test_a_check_still_has_its_name_and_its_help():
     for name in NAMES:
         function = getattr(exercises, f"check_{name.lower()}")
         assert function.__name__ == f"check_{name.lower()}"
-        assert "Returns:\n        A report." in function.__doc__
+        assert "Returns:\n    A report." in inspect.getdoc(function)
 
 
 # --- What the checks compare with -------------------------------------------------------------
