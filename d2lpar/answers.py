@@ -83,16 +83,13 @@ def call_answer(
     """
     cases = list(cases)
     _require_callable(function, cases, usage)
-    returned: list[Any] = []
-    probed: list[Any] = []
+    found: list[tuple[Any, Any]] = []
     raised: list[BaseException] = []
 
     def run():
         try:
             for case in cases:
-                answer = function(*case)
-                returned.append(answer)
-                probed.append(probe() if probe else None)
+                found.append((function(*case), probe() if probe else None))
         except BaseException as error:  # Also what a reader raises to leave, such as SystemExit.
             raised.append(error)
 
@@ -117,11 +114,12 @@ def call_answer(
         raise raised[0]  # Not the reader's fault: another recording is under way.
     if raised:
         raise _rejection_of(raised[0]) from None
+    returned = [answer for answer, _ in found]
     if any(answer is None for answer in returned):
         raise Rejection(
             "Your function returned None.", f"Does each way through {usage} end in a `return`?"
         )
-    return list(zip(returned, probed, strict=True)) if probe else returned
+    return found if probe else returned
 
 
 def require_number(value: Any) -> float:

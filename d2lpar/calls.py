@@ -8,6 +8,7 @@ from typing import NamedTuple
 import jax
 
 from d2lpar.answers import Rejection
+from d2lpar.devices import device_name
 
 
 class Call(NamedTuple):
@@ -28,6 +29,11 @@ class Call(NamedTuple):
     thread: int
     earlier: tuple["Call", ...]
     unfinished: tuple["Call", ...]
+
+    @property
+    def where(self) -> str:
+        """The names of the devices that its result lies on."""
+        return " and ".join(sorted(map(device_name, self.result.devices())))
 
     def found_busy(self, label: str) -> bool:
         """Say whether earlier calls of something were unfinished.

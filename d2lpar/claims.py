@@ -23,13 +23,13 @@ VERDICTS = {
 }
 """How each verdict reads."""
 
-# Legible on white and on black.
-_COLOURS = {
+VERDICT_COLOURS = {
     "holds": "#1a936f",
     "fails": "#d1495b",
     "inconclusive": "#b8860b",
     "untestable": "#7a7f87",
 }
+"""The colour of each verdict, legible on white and on black."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,8 @@ class Claim:
 
     def _html(self) -> str:
         lines = [str(predicate) for predicate in self.predicates]
-        name = VERDICTS[self.verdict]
-        colour = _COLOURS[self.verdict]
-        return verdict_box("claim", self.verdict, self.sentence, name, colour, self.detail, lines)
+        words, colour = VERDICTS[self.verdict], VERDICT_COLOURS[self.verdict]
+        return verdict_box("claim", self.verdict, self.sentence, words, colour, self.detail, lines)
 
 
 def verdict_box(

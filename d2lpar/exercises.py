@@ -21,10 +21,10 @@ from d2lpar.answers import (
 )
 from d2lpar.barriers import block, wait_all
 from d2lpar.calls import CallLog
-from d2lpar.claims import verdict_box
+from d2lpar.claims import VERDICT_COLOURS, verdict_box
 from d2lpar.devices import cpu, device_name, two_devices
 from d2lpar.errors import DeviceError, TraceError
-from d2lpar.measurement import compare
+from d2lpar.measurement import compare, measure
 from d2lpar.trace import PYTHON, Event, Timeline, record_trace
 from d2lpar.units import format_seconds
 from d2lpar.workloads import chain
@@ -35,9 +35,9 @@ MIME_TYPE = "application/vnd.d2lpar.exercise+json"
 _LINKS = 2000  # Some ten milliseconds for one core: long beside a wake-up of Python.
 
 _VERDICTS = {
-    "accepted": ("accepted", "#1a936f"),
-    "not yet": ("not yet", "#b8860b"),
-    "untestable": ("cannot be checked here", "#7a7f87"),
+    "accepted": ("accepted", VERDICT_COLOURS["holds"]),
+    "not yet": ("not yet", VERDICT_COLOURS["inconclusive"]),
+    "untestable": ("cannot be checked here", VERDICT_COLOURS["untestable"]),
 }
 
 
@@ -123,12 +123,6 @@ def _ready_at_once(function: Callable, x: jax.Array) -> bool:
     ready = result.is_ready()
     block(result)
     return ready
-
-
-def _seconds_of(function: Callable, x: jax.Array) -> float:
-    began = time.perf_counter()
-    block(function(x))
-    return time.perf_counter() - began
 
 
 # --- Asynchronous computation -----------------------------------------------------------------
@@ -353,7 +347,6 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     """
     _require_asynchrony()
     x = _inputs(1, cpu())[0]
-    block(_work(x))
     started: list[list[jax.Array]] = []
     counts: list[int] = []  # How many there were after each call.
 
@@ -371,7 +364,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     cases = [(starting(dependent),) for dependent in (False, True, False)]
 
     # How long one of them takes. What my_second leaves says less: it may come back late.
-    one = min(_seconds_of(_work, x) for _ in range(3))
+    one = min(measure(_work, x, repeats=3).total.samples)
 
     def what_is_left():
         counts.append(len(started))
@@ -510,6 +503,7 @@ def check_y1(products: Callable) -> Report:
     matrices = _inputs(6, device)
     right = block([_work(matrix) for matrix in matrices])
     log = CallLog()
+    # The argument is called as the exercise calls it, for readers who name it.
     multiply = log.watch("multiply()", lambda matrix: _work(matrix))
     usage = "my_products(multiply, matrices)"
     # The first call compiles whatever else it uses.
@@ -522,9 +516,8 @@ def check_y1(products: Callable) -> Report:
     log.require_count("multiply()", len(matrices))
     for call in log.calls:
         if call.result.devices() != {device}:
-            where = " and ".join(sorted(map(device_name, call.result.devices())))
             raise Rejection(
-                f"Product {call.number} ran on {where}, but all are to run on "
+                f"Product {call.number} ran on {call.where}, but all are to run on "
                 f"{device_name(device)}, where the matrices are.",
                 "With two devices it is easy. Can one do it as well?",
             )
@@ -850,10 +843,9 @@ def check_y5(pipeline: Callable) -> Report:
     for stage, device in zip(("first()", "second()"), devices, strict=True):
         for call in log.of(stage):
             if call.result.devices() != {device}:
-                where = " and ".join(sorted(map(device_name, call.result.devices())))
                 raise Rejection(
-                    f"{stage} of batch {call.number} ran on {where}, but this stage is to run on "
-                    f"{device_name(device)}.",
+                    f"{stage} of batch {call.number} ran on {call.where}, but this stage is to run "
+                    f"on {device_name(device)}.",
                     "A jitted function runs where its arguments are. How does an array get to "
                     "another device?",
                 )

@@ -405,8 +405,10 @@ def draw_curves(
         (models or {}).items(), ("-", "--", ":"), strict=False
     ):
         axes.plot(model_xs, ys, line, color=COLOURS["model"], lw=1.2, label=label)
-    _log_axis(axes.xaxis, axes.set_xscale, "")
-    _log_axis(axes.yaxis, axes.set_yscale, next(iter(curves.values()))[0].unit)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    _format_log_axis(axes.xaxis, "")
+    _format_log_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
@@ -476,9 +478,8 @@ def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
     return np.array(ends).T
 
 
-def _log_axis(axis, set_scale, unit: str) -> None:
-    """Make an axis logarithmic, with labels at 2 and 5 as well if it spans little."""
-    set_scale("log")
+def _format_log_axis(axis, unit: str) -> None:
+    """Label a logarithmic axis, at 2 and 5 as well if it spans little."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
     axis.set_minor_formatter(NullFormatter())

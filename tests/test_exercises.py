@@ -45,11 +45,14 @@ def back_end_is_slower(t1, t2, turns):
     return t2 >= t1
 
 
-def window_of_two(step, parameters, batches):
-    with InFlight(2) as window:
-        for batch in batches:
-            parameters = window.submit(step, parameters, batch)
-    return parameters
+def window_of(limit):
+    def my_epoch(step, parameters, batches):
+        with InFlight(limit) as window:
+            for batch in batches:
+                parameters = window.submit(step, parameters, batch)
+        return parameters
+
+    return my_epoch
 
 
 def wait_for_the_one_before(step, parameters, batches):
@@ -191,7 +194,7 @@ RIGHT = {
             lambda t1, t2, n: np.bool_(t1 + n * t2 == formula(t1, t2, 0, n)),
         ),
     ],
-    "X2": [(window_of_two,), (consuming(wait_for_the_one_before),)],
+    "X2": [(window_of(2),), (consuming(wait_for_the_one_before),)],
     "X3": [(loop_time,), (consuming(loop_time),)],
     "X4": [
         (second_result, everything_by_a_sentinel),
@@ -228,13 +231,6 @@ def epoch(wait):
         return parameters
 
     return my_epoch
-
-
-def window_of_three(step, parameters, batches):
-    with InFlight(3) as window:
-        for batch in batches:
-            parameters = window.submit(step, parameters, batch)
-    return parameters
 
 
 def stale(step, parameters, batches):
@@ -279,17 +275,8 @@ def anew(operator):
     return lambda xs: jax.jit(jax.vmap(lambda x: operator(x)))(xs)
 
 
-def sending(made, sent=lambda array: array):
-    """Return an exchange that waits for what it has made, or for what it has sent."""
-
-    def my_exchange(make, send, n):
-        copies = [], []
-        for i in range(n):
-            for device in (0, 1):
-                copies[device].append(sent(send(made(make(device, i)))))
-        return copies
-
-    return my_exchange
+def make_and_wait_for_each(make, send, n):
+    return send_at_once(lambda device, i: block(make(device, i)), send, n)
 
 
 def make_and_wait_for_all(make, send, n):
@@ -351,12 +338,8 @@ def busy_share(timeline, row):
     return 1 - share, start, end
 
 
-def waiting_pipeline(wait_first, wait_second):
-    def my_pipeline(first, second, batches, devices):
-        middle = (wait_first(first(batch)) for batch in batches)
-        return [wait_second(second(jax.device_put(x, devices[1]))) for x in middle]
-
-    return my_pipeline
+def batch_by_batch(first, second, batches, devices):
+    return [block(pipeline_at_once(first, second, [batch], devices))[0] for batch in batches]
 
 
 def stage_by_stage(first, second, batches, devices):
@@ -419,7 +402,7 @@ WRONG = {
         ),
     },
     "X2": {
-        "window of three": ((window_of_three,), "while steps 0 and 1 were unfinished"),
+        "window of three": ((window_of(3),), "while steps 0 and 1 were unfinished"),
         "each step": ((epoch(lambda _, p: block(p)),), "No step was dispatched while the one"),
         "once without": (
             (epoch(lambda i, p: None if i == 5 else block(p)),),
@@ -543,7 +526,10 @@ WRONG = {
         ),
     },
     "Y3": {
-        "each array": ((sending(block),), "asked for while the other .*: the devices take turns"),
+        "each array": (
+            (make_and_wait_for_each,),
+            "asked for while the other .*: the devices take turns",
+        ),
         "all arrays": (
             (make_and_wait_for_all,),
             "Both devices compute at the same time, but 0 of 12 copies",
@@ -588,7 +574,7 @@ WRONG = {
         ),
         "the other device": ((all_on_the_other,), r"first\(\) of batch 0 ran on CPU 1, but"),
         "each batch": (
-            (waiting_pipeline(lambda x: x, block),),
+            (batch_by_batch,),
             "stage one was asked for when stage two had nothing left to do: the stages take turns",
         ),
         "half by half": (
