@@ -62,8 +62,8 @@ class PeakMemory:
     Example:
         >>> import numpy as np
         >>> with PeakMemory() as memory:
-        ...     ones = np.ones(8_000_000)
-        >>> memory.increase > 50_000_000
+        ...     ones = np.ones(40_000_000)
+        >>> memory.increase > 200_000_000
         True
     """
 
