@@ -10,7 +10,7 @@ page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-.PHONY: help book test lint bench serve matrix sync lock clean
+.PHONY: help book test lint bench claims record serve matrix sync lock clean
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,14 @@ lint:  ## check style, formatting and the layers of the package
 
 bench:  ## measure what the package costs, and how much overlaps here
 	$(run) python tests/bench.py
+
+claims:  ## test each claim without its cause; or: make claims REPEATS=30 LOAD=2 [CORES= DEVICES=]
+	$(run) python tests/check_claims.py $(if $(REPEATS),--repeats $(REPEATS)) \
+	    $(if $(LOAD),--load $(LOAD)) $(if $(CORES),--cores $(CORES)) \
+	    $(if $(DEVICES),--devices $(DEVICES))
+
+record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
+	$(run) python tests/record.py "$(NAME)"
 
 serve:  ## serve the built book on this machine
 	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }

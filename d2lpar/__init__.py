@@ -52,9 +52,14 @@ from d2lpar.errors import (
     DeviceError as DeviceError,
 )
 from d2lpar.errors import (
+    ResultsError as ResultsError,
+)
+from d2lpar.errors import (
     TraceError as TraceError,
 )
+from d2lpar.experiments import keep as keep
 from d2lpar.inflight import InFlight as InFlight
+from d2lpar.machine import usable_cores as usable_cores
 from d2lpar.measurement import (
     Comparison as Comparison,
 )

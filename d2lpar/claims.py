@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from d2lpar.errors import ArgumentError, ClaimError
 from d2lpar.quantity import Predicate
+from d2lpar.units import format_value
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
 """The type under which a notebook keeps a claim for the status page."""
@@ -78,28 +79,51 @@ class Claim:
     @property
     def detail(self) -> str:
         """What a reader should know beside the verdict; empty where nothing is to be said."""
-        return {
-            "holds": "",
-            "fails": self.otherwise,
-            "inconclusive": self._doubt,
-            "untestable": f"needs {self.needs}",
-        }[self.verdict]
+        match self.verdict:
+            case "fails":
+                return self.otherwise
+            case "inconclusive":
+                return self._doubt
+            case "untestable":
+                return f"needs {self.needs}"
+        return ""
 
     @property
     def _doubt(self) -> str:
         ends = (e for p in self.predicates for e in (*p.quantity.interval, p.low, p.high))
         if any(map(math.isinf, ends)):
             return "too few samples for a 95 % interval; it takes six"
-        return "the machine was busy, and the interval reaches over the bound"
+        unsure = next(p for p in self.predicates if p.verdict == "inconclusive")
+        counted = unsure.quantity.exact  # Then it is the bound that nobody is sure of.
+        ends = (unsure.low, unsure.high) if counted else unsure.quantity.interval
+        low, high = (format_value(end, unsure.quantity.unit) for end in ends)
+        return f"the machine was busy (interval {low} to {high})"
 
     def as_dict(self) -> dict:
-        """Return the claim as plain data, for JSON."""
+        """Return the claim as plain data, for JSON; the verdict is there to be read."""
         return {
             "sentence": self.sentence,
             "verdict": self.verdict,
-            "detail": self.detail,
-            "quantities": [str(predicate) for predicate in self.predicates],
+            "predicates": [predicate.as_dict() for predicate in self.predicates],
+            "otherwise": self.otherwise,
+            "needs": self.needs,
         }
+
+    @classmethod
+    def from_dict(cls, data: dict) -> "Claim":
+        """Return the claim that `as_dict` has described.
+
+        Raises:
+            ArgumentError: If the verdict is not the one that follows from the samples.
+        """
+        predicates = tuple(map(Predicate.from_dict, data["predicates"]))
+        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"])
+        if made.verdict != data["verdict"]:
+            raise ArgumentError(
+                f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
+                f"samples follows {made.verdict!r}: they were not written together."
+            )
+        return made
 
     def __str__(self):
         detail = f": {self.detail}" if self.detail else ""
@@ -183,16 +207,28 @@ def claim(
             three: 3; claimed: < 4
     """
     made = Claim(sentence, predicates, otherwise, needs)
-    _show(made)
+    if not show_in_notebook(made):
+        print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
         raise ClaimError(str(made))
 
 
-def _show(made: Claim) -> None:
+def show_in_notebook(made: object) -> bool:
+    """Display an object in all its forms, if this runs in a notebook.
+
+    Args:
+        made: What to show.
+
+    Returns:
+        Whether it does.
+    """
     try:
         from IPython import get_ipython
         from IPython.display import display
     except ImportError:
-        print(made)
-    else:
-        display(made) if get_ipython() else print(made)
+        return False
+    if not get_ipython():
+        return False
+    # All of its forms, and no repr beside them.
+    display(made._repr_mimebundle_(), raw=True)
+    return True

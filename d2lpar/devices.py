@@ -75,6 +75,16 @@ def try_all_gpus() -> list[jax.Device]:
     return _gpus() or [cpu()]
 
 
+def all_devices() -> list[jax.Device]:
+    """Return every CPU and GPU device that JAX sees, the CPUs first.
+
+    Example:
+        >>> cpu() in all_devices()
+        True
+    """
+    return _devices_of("cpu") + _devices_of("gpu")
+
+
 def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
     """Return two devices that can work at the same time.
 

@@ -23,6 +23,10 @@ class TraceError(D2lparError, RuntimeError):
     """A trace cannot be recorded now, or a file holds none that can be read."""
 
 
+class ResultsError(D2lparError, ValueError):
+    """A file does not hold results that can be read, or results cannot be kept."""
+
+
 class ClaimError(D2lparError, AssertionError):
     """A claim of the book does not hold on this machine (raised in strict mode only)."""
 

@@ -1,6 +1,7 @@
 """Draw timelines, graphs and measurements; the one module with matplotlib."""
 
 import itertools
+import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from d2lpar.measurement import Measurement
-from d2lpar.quantity import Quantity
+from d2lpar.quantity import Predicate, Quantity
 from d2lpar.trace import COPY, PYTHON, Timeline
 from d2lpar.units import format_value
 
@@ -466,6 +467,56 @@ def draw_memory(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend()
     return axes
+
+
+def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
+    """Draw what several sources found beside the bound of what is claimed.
+
+    Args:
+        panels: For each claim a comparison by its source, which may be an edition or a machine.
+            The claim holds where the panel is shaded.
+
+    Returns:
+        The axes of the panels, one below the other. What was counted is hollow, what was sampled
+        is filled and has a bar for its 95 % interval.
+    """
+    height = sum(0.9 + 0.28 * len(found) for found in panels.values())
+    figure = plt.figure(figsize=(5.2, height))
+    heights = [len(found) + 3 for found in panels.values()]
+    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (claimed, found) in zip(all_axes, panels.items(), strict=True):
+        predicates = list(found.values())
+        quantities = [predicate.quantity for predicate in predicates]
+        places = np.arange(len(found))[::-1]
+        for place, quantity in zip(places, quantities, strict=True):
+            axes.errorbar(
+                [quantity.median],
+                [place],
+                xerr=_error_bars([quantity]),
+                fmt="o" if quantity.exact else "s",
+                color=COLOURS["other" if quantity.exact else "device"],
+                mfc="white" if quantity.exact else None,
+                capsize=3,
+            )
+        if (
+            min(quantity.median for quantity in quantities) > 0
+            and "score" not in quantities[0].name
+        ):
+            axes.set_xscale("log")
+            _format_log_axis(axes.xaxis, "")
+        view = axes.get_xlim()
+        low = -math.inf if predicates[0].relation == "<" else predicates[0].low
+        high = math.inf if predicates[0].relation == ">" else predicates[0].high
+        axes.axvspan(
+            max(low, view[0]), min(high, view[1]), color=COLOURS["window"], alpha=0.13, lw=0
+        )
+        axes.set_xlim(view)
+        axes.set_yticks(places, list(found), fontsize=8.5)
+        axes.set_ylim(-0.7, len(found) - 0.3)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(claimed, fontsize=10, loc="left")
+        axes.set_xlabel(quantities[0].name)
+    return list(all_axes)
 
 
 def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:

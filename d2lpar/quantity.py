@@ -46,9 +46,10 @@ class Quantity:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
             raise ArgumentError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
         try:
-            if isinstance(self.samples, str):
+            given = tuple(self.samples)
+            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in given):
                 raise TypeError
-            samples = tuple(float(sample) for sample in self.samples)
+            samples = tuple(map(float, given))
         except (TypeError, ValueError, OverflowError) as error:
             raise ArgumentError(
                 f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
@@ -164,6 +165,15 @@ class Quantity:
         """Return the same samples under another name."""
         return Quantity(name, self.samples, self.unit, self.exact)
 
+    def as_dict(self) -> dict:
+        """Return the quantity as plain data, for JSON."""
+        return {
+            "name": self.name,
+            "samples": list(self.samples),
+            "unit": self.unit,
+            "exact": self.exact,
+        }
+
     def __repr__(self):
         value = format_value(self.median, self.unit)
         if self.exact:
@@ -220,6 +230,25 @@ class Predicate:
             holds = self.low <= low and high <= self.high
             fails = high < self.low or low > self.high
         return "holds" if holds else "fails" if fails else "inconclusive"
+
+    def as_dict(self) -> dict:
+        """Return the comparison as plain data, for JSON, which has no word for infinity."""
+        low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
+        quantity = self.quantity.as_dict()
+        return {"quantity": quantity, "relation": self.relation, "low": low, "high": high}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> "Predicate":
+        """Return the comparison that `as_dict` has described.
+
+        Raises:
+            ArgumentError: If its relation is none of the three, or its quantity is none.
+        """
+        if data["relation"] not in (">", "<", "between"):
+            raise ArgumentError(f"A comparison is >, < or between, found {data['relation']!r}.")
+        low = -math.inf if data["low"] is None else data["low"]
+        high = math.inf if data["high"] is None else data["high"]
+        return cls(Quantity(**data["quantity"]), low, high, data["relation"])
 
     def __bool__(self):
         # `1 < q < 2` would silently drop its first half, and an undecided comparison is

@@ -1,20 +1,40 @@
 """What d2lpar itself costs, and how much overlaps here: `make bench`.
 
-Ratios with 95 % intervals, measured in turn.
+Usage: python tests/bench.py [--quick]
+
+Each row is a quantity with its 95 % interval, most of them measured in turn with what they are
+compared with. It is printed as soon as it is there, with its goal if it has one; at the end all of
+them are written to `_build/bench.json`. A goal that is missed is said and is no error: the machine
+may have had something else to do.
 """
 
+import argparse
+import contextlib
+import io
+import json
+import math
+import multiprocessing
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from run_notebook import ROOT, notebooks, run_notebook
 
 from d2lpar import (
+    Benchmark,
+    InFlight,
     PeakMemory,
+    Predicate,
     Quantity,
     Timer,
     block,
@@ -26,16 +46,23 @@ from d2lpar import (
     two_devices,
     use_cpu_devices,
 )
-from d2lpar.inflight import InFlight
+from d2lpar.machine import this_machine, versions
 from d2lpar.trace import read_trace
-from d2lpar.units import format_bytes, format_seconds
-from d2lpar.workloads import chain, chain_into
+from d2lpar.units import format_bytes, format_value
+from d2lpar.workloads import chain, chain_into, host_batch, init_mlp, train_step
 
 TURNS = 1000
+RESULTS = ROOT / "_build" / "bench.json"
+
+Row = Quantity | Predicate
+"""What a benchmark finds: a quantity, compared with a bound if there is a goal."""
 
 
-def per_turn(work):
-    """Return a function that does `work` many times, so that one turn is worth timing."""
+# --- What a turn costs ------------------------------------------------------------------------
+
+
+def per_turn(work: Callable[[], Any]) -> Callable[[], None]:
+    """Return a function that does `work` many times, so that it is worth timing."""
 
     def repeat():
         for _ in range(TURNS):
@@ -44,52 +71,162 @@ def per_turn(work):
     return repeat
 
 
-def read_clock():
-    time.perf_counter()
-    time.perf_counter()
+def extra_cost(
+    title: str,
+    arm: Callable[[], Any],
+    baseline: Callable[[], Any],
+    repeats: int = 31,
+    clock: Callable[[], float] = time.thread_time,
+) -> Quantity:
+    """Return what one of the many turns of `arm` costs beyond one of `baseline`, in seconds.
+
+    The clock counts what this thread keeps a core busy. A thousand turns take so long that on a
+    busy machine another process often gets the core in between, and its time is no cost of ours.
+    """
+    times = compare({"arm": arm, "baseline": baseline}, repeats=repeats, clock=clock)
+    rounds = zip(times["arm"].total.samples, times["baseline"].total.samples, strict=True)
+    return Quantity(title, tuple((a - b) / TURNS for a, b in rounds), "s")
 
 
-timer = Timer()
-
-
-def use_timer():
-    timer.start()
-    timer.stop()
-
-
-def record():
-    with record_compilations():
-        read_clock()
-
-
-def import_in_a_new_process(module):
-    subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
-
-
-def ask_ps():
-    subprocess.run(["ps", "-o", "rss=", "-p", str(os.getpid())], check=True, capture_output=True)
-
-
-def extra_cost(title, arm, baseline, repeats=15):
-    """Print what one turn of `arm` costs beyond one of `baseline`, in microseconds."""
-    times = compare({"arm": per_turn(arm), "baseline": per_turn(baseline)}, repeats=repeats)
-    pairs = zip(times["arm"].total.samples, times["baseline"].total.samples, strict=True)
-    print(Quantity(title, tuple((a - b) / TURNS for a, b in pairs), "s"))
-
-
-def ratio(title, arm, baseline, repeats=15):
-    """Print how many times as long `arm` takes as `baseline`."""
+def ratio(
+    title: str, arm: Callable[[], Any], baseline: Callable[[], Any], repeats: int = 15
+) -> Quantity:
+    """Return how many times as long `arm` takes as `baseline`."""
     times = compare({"arm": arm, "baseline": baseline}, repeats=repeats)
-    print((times["arm"].total / times["baseline"].total).renamed(title))
+    return (times["arm"].total / times["baseline"].total).renamed(title)
 
 
-def links(matrix, seconds):
+def read_clock() -> None:
+    time.perf_counter()
+    time.perf_counter()
+
+
+def cost_of_timer() -> list[Row]:
+    timer = Timer()
+
+    def use_timer():
+        timer.start()
+        timer.stop()
+
+    title = "start and stop of Timer, beyond reading the clock"
+    return [extra_cost(title, per_turn(use_timer), per_turn(read_clock))]
+
+
+def cost_of_benchmark() -> list[Row]:
+    def record():
+        with record_compilations():
+            read_clock()
+
+    def use_benchmark():
+        with Benchmark("x"):
+            read_clock()
+
+    noticing = "noticing compilations (Benchmark, measure), beyond reading the clock"
+    whole = "Benchmark, with writing its line to memory, beyond reading the clock"
+    with contextlib.redirect_stdout(io.StringIO()):  # A terminal has a speed of its own.
+        return [
+            extra_cost(noticing, per_turn(record), per_turn(read_clock)),
+            extra_cost(whole, per_turn(use_benchmark), per_turn(read_clock)) < 5e-6,
+        ]
+
+
+def cost_of_measure() -> list[Row]:
+    ready = block(jnp.ones(2))
+
+    def by_hand():
+        for _ in range(TURNS):
+            time.perf_counter()
+            block(ready_again())
+            time.perf_counter()
+
+    def ready_again():
+        return ready
+
+    def by_measure():
+        measure(ready_again, repeats=TURNS, warmup=0)
+
+    title = f"measure, a repeat of {TURNS}, beyond a loop with a clock and a barrier"
+    return [extra_cost(title, by_measure, by_hand) < 5e-6]
+
+
+def cost_of_submit() -> list[Row]:
+    increment = jax.jit(lambda x: x + 1)
+    x, window = jnp.ones(2), InFlight(4)
+    submit = per_turn(lambda: window.submit(increment, x))
+    return [extra_cost("InFlight.submit, beyond the call", submit, per_turn(lambda: increment(x)))]
+
+
+def cost_of_host_memory() -> list[Row]:
+    ps = ["ps", "-o", "rss=", "-p", str(os.getpid())]
+
+    def ask_ps():
+        subprocess.run(ps, check=True, capture_output=True)
+
+    return [
+        extra_cost("host_memory()", per_turn(host_memory), per_turn(lambda: None)) < 100e-6,
+        ratio("host_memory() over asking ps", host_memory, ask_ps),
+    ]
+
+
+def cost_of_importing() -> list[Row]:
+    def importing(module):
+        return lambda: subprocess.run([sys.executable, "-c", f"import {module}"], check=True)
+
+    title = "import d2lpar over import jax, each in a new process"
+    return [ratio(title, importing("d2lpar"), importing("jax")) < 1.05]
+
+
+# --- What overlaps ----------------------------------------------------------------------------
+
+
+def links(matrix: jax.Array, seconds: float) -> int:
     """Return how long a chain must be to take so many seconds."""
     return max(1, round(seconds / (measure(chain, matrix, 2000).total.median / 2000)))
 
 
-def overlap_of_chains(repeats=31):
-    """Print how much single-threaded work on two CPU devices overlaps: 1 is perfect."""
+def training_with_a_window(rounds: int = 61, rounds_of_memory: int = 9) -> list[Row]:
+    """Compare a loop over batches from the host with a window of four and without a bound.
+
+    Memory is probed in further rounds. In these the device first gets something else to do, so that
+    it is behind from the start, as otherwise only a fast host can get ahead of it.
+    """
+    parameters = init_mlp(jax.random.key(0), (1024, 512, 1))
+    template, targets = np.ones((128, 1024), np.float32), jnp.zeros((128, 1))
+    matrix = jnp.eye(64)
+    busy = links(matrix, 0.1)
+
+    def train(max_in_flight, links_before=0):
+        trained = parameters
+        before = chain(matrix, links_before) if links_before else None
+        with InFlight(max_in_flight) as window:
+            for _ in range(40):
+                inputs = jax.device_put(host_batch(template))
+                trained, _ = window.submit(train_step, trained, inputs, targets)
+                del inputs
+        return before, trained
+
+    def peak(max_in_flight):
+        with PeakMemory() as memory:
+            block(train(max_in_flight, busy))
+        return memory.increase
+
+    speed = "throughput of a training loop with InFlight(4) over InFlight(None)"
+    peaks = {4: [], None: []}
+    rows = [ratio(speed, lambda: train(None), lambda: train(4), repeats=rounds) > 0.97]
+    for round_ in range(-1, rounds_of_memory):  # The first does not count.
+        for bound in peaks if round_ % 2 == 0 else reversed(peaks):
+            increase = peak(bound)
+            if round_ >= 0:
+                peaks[bound].append(increase)
+    window, no_bound = (
+        Quantity(f"peak memory of that loop with InFlight({bound})", tuple(found), "B")
+        for bound, found in peaks.items()
+    )
+    return [*rows, window, no_bound, (window / no_bound).renamed("the one peak over the other")]
+
+
+def overlap_of_chains(repeats: int = 31) -> list[Row]:
+    """Return how much single-threaded work on two CPU devices overlaps: 1 is perfect."""
     matrices = [jax.device_put(jnp.eye(64), device) for device in two_devices("cpu+cpu")]
     length = links(matrices[0], 0.005)
 
@@ -105,11 +242,11 @@ def overlap_of_chains(repeats=31):
         repeats=repeats,
     )
     score = overlap_score(times["first"], times["second"], times["at once"])
-    print(score.renamed("overlap of chains on two CPU devices"))
+    return [replace(score, name="overlap of chains on two CPU devices")]
 
 
-def overlap_of_copies(count=20, nbytes=8_000_000, repeats=41):
-    """Print how much of copying to another CPU device hides behind computing.
+def overlap_of_copies(count: int = 20, nbytes: int = 8_000_000, repeats: int = 41) -> list[Row]:
+    """Return how much of copying to another CPU device hides behind computing.
 
     It cannot exceed 1 - 1 / count, since the last copy has nothing to hide behind. The chains
     leave a core to the copies, and, as they work in place, most of the memory traffic too. From
@@ -140,77 +277,181 @@ def overlap_of_copies(count=20, nbytes=8_000_000, repeats=41):
         repeats=repeats,
     )
     score = overlap_score(times["computing"], times["copying"], times["at once"])
-    print(score.renamed(f"overlap of {count} copies of {format_bytes(nbytes)} and chains"))
+    return [replace(score, name=f"overlap of {count} copies of {format_bytes(nbytes)} and chains")]
 
 
-def reading_a_trace(counts=(250_000, 500_000, 1_000_000)):
-    """Print what reading a trace of so many events takes."""
+# --- What takes longer ------------------------------------------------------------------------
+
+
+def reading_traces() -> list[Row]:
+    """Return what reading traces takes, each in a new process, which has no memory to reuse."""
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
-        matrix = jnp.eye(64)
-        block(chain(matrix, 200))
-        with jax.profiler.trace(folder):
-            block(chain(matrix, 200))
-        (file,) = Path(folder).rglob("*.xplane.pb")
+        recorded = a_thousand_events(Path(folder))
+        for power, repeats in ((3, 15), (4, 15), (5, 7), (6, 3)):
+            file = Path(folder) / "trace.xplane.pb"
+            # An XSpace is a list of planes: one behind the other, two of them are one again.
+            file.write_bytes(recorded * 10 ** (power - 3))
+            with multiprocessing.get_context("spawn").Pool(1) as process:
+                increase, seconds = process.apply(read_again_and_again, (file, repeats))
+            title = f"reading a trace of about 10^{power} events"
+            rows += [
+                Quantity(title, seconds, "s"),
+                Quantity(f"{title}, peak memory", (increase,), "B"),
+            ]
+    return rows
+
+
+def a_thousand_events(folder: Path) -> bytes:
+    """Record a trace of about so many events, of which a chain of any length causes a few more."""
+    matrix, length = jnp.eye(64), 100
+    for number in range(2):
+        block(chain(matrix, length))
+        with jax.profiler.trace(folder / str(number)):
+            block(chain(matrix, length))
+        (file,) = (folder / str(number)).rglob("*.xplane.pb")
         recorded = file.read_bytes()
         planes = jax.profiler.ProfileData.from_serialized_xspace(recorded).planes
         events = sum(1 for plane in planes for line in plane.lines for _ in line.events)
-        for count in counts:
-            # An XSpace is a list of planes: one behind the other, two of them are one again.
-            file.write_bytes(recorded * round(count / events))
-            with PeakMemory() as memory:
-                timer = Timer()
-                read_trace(file)
-                seconds = timer.stop()
-            print(
-                f"reading a trace of {count} events: {format_seconds(seconds)}, "
-                f"{format_bytes(memory.increase)}"
-            )
+        length = max(1, round(length * 1000 / events))
+    return recorded
 
 
-def main():
+def read_again_and_again(file: Path, repeats: int) -> tuple[int, tuple[float, ...]]:
+    """Return by how much memory grows when a trace is read once, and then what reading takes."""
+    with PeakMemory() as memory:
+        read_trace(file)
+    timer = Timer()
+    for _ in range(repeats):
+        timer.start()
+        read_trace(file)
+        timer.stop()
+    return memory.increase, tuple(timer.times)
+
+
+def building_the_book() -> list[Row]:
+    """Return how many times as long building the book takes as executing its notebooks."""
+    print(
+        "Executing the notebooks, then building the book; this takes some minutes ...", flush=True
+    )
+    timer = Timer()
+    for notebook in notebooks():
+        run_notebook(notebook, strict=False, timeout=900)
+    executing = timer.stop()
+    # The flags of the `make` that runs this are not those of the book.
+    environment = {name: v for name, v in os.environ.items() if not name.startswith("MAKE")}
+    command = ["make", "book", f"PYTHON={sys.executable}"]
+    timer.start()
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    building = timer.stop()
+    if built.returncode:
+        raise RuntimeError(f"`make book` has failed: {built.stdout[-2000:]}{built.stderr[-2000:]}")
+    title = "building the book over executing its notebooks"
+    return [
+        Quantity("executing the notebooks of the book", (executing,), "s"),
+        Quantity("building the book", (building,), "s"),
+        Quantity(title, (building / executing,)) < 1.5,
+    ]
+
+
+# --- The report -------------------------------------------------------------------------------
+
+
+def verdict(goal: Predicate) -> str:
+    """Return the verdict of a comparison; a single run has no interval, so only that run's."""
+    if len(goal.quantity.samples) > 1:
+        return goal.verdict
+    return f"{replace(goal, quantity=replace(goal.quantity, exact=True)).verdict} in one run"
+
+
+def line(row: Row) -> str:
+    """Return a row as it is printed."""
+    quantity = row.quantity if isinstance(row, Predicate) else row
+    printed = str(quantity)
+    if not math.isfinite(quantity.interval[0]):
+        runs = "one run" if len(quantity.samples) == 1 else f"{len(quantity.samples)} runs"
+        value = format_value(quantity.median, quantity.unit)
+        printed = f"{quantity.name}: {value} ({runs}, too few for an interval)"
+    if row is quantity:
+        return printed
+    return f"{printed}; goal {row.relation} {format_value(row.low, quantity.unit)}: {verdict(row)}"
+
+
+def summary(rows: Iterable[Row]) -> str:
+    """Return how many goals are met, and which are not."""
+    goals = [row for row in rows if isinstance(row, Predicate)]
+    others = [goal for goal in goals if not verdict(goal).startswith("holds")]
+    head = f"{len(goals) - len(others)} of {len(goals)} goals are met."
+    return "\n".join([head, *(f"Not met: {line(goal)}" for goal in others)])
+
+
+def as_data(rows: Iterable[Row], load: float) -> dict:
+    """Return the rows as plain data, with where and when they were measured."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": asdict(this_machine()),
+        "versions": versions(),
+        "load": load,
+        "rows": [row_as_data(row) for row in rows],
+    }
+
+
+def row_as_data(row: Row) -> dict:
+    if isinstance(row, Quantity):
+        return {"quantity": row.as_dict(), "goal": None, "verdict": None}
+    goal = {"relation": row.relation, "bound": row.low}
+    return {"quantity": row.quantity.as_dict(), "goal": goal, "verdict": verdict(row)}
+
+
+def write(data: dict, path: Path) -> None:
+    """Write data as JSON, whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(data, file, allow_nan=False, indent=1, ensure_ascii=False)
+        os.replace(temporary, path)
+    except BaseException:  # Also Ctrl-C.
+        os.unlink(temporary)
+        raise
+
+
+QUICK = (
+    cost_of_timer,
+    cost_of_benchmark,
+    cost_of_measure,
+    cost_of_submit,
+    cost_of_host_memory,
+    cost_of_importing,
+    training_with_a_window,
+    overlap_of_chains,
+    overlap_of_copies,
+    reading_traces,
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks and return 0, or 1 if one of them could not be run."""
     use_cpu_devices(3)
-    print(f"jax {jax.__version__}, {os.cpu_count()} cores")
-    x = jnp.ones(2)
-    increment = jax.jit(lambda x: x + 1)
-    block(increment(x))
-
-    extra_cost("one start and stop of Timer, beyond reading the clock", use_timer, read_clock)
-    extra_cost("noticing compilations (Benchmark, measure), beyond the clock", record, read_clock)
-    extra_cost("InFlight.submit, beyond the call", submit_to(increment, x), lambda: increment(x))
-    extra_cost("host_memory()", host_memory, lambda: None)
-    ratio("host_memory() over asking ps", host_memory, ask_ps)
-
-    matrix = jnp.eye(64)
-    length = links(matrix, 0.005)
-    ratio(
-        "loop with InFlight(4) over the loop without a bound",
-        lambda: loop(4, matrix, length),
-        lambda: loop(None, matrix, length),
-    )
-    ratio(
-        "import d2lpar over import jax, each in a new process",
-        lambda: import_in_a_new_process("d2lpar"),
-        lambda: import_in_a_new_process("jax"),
-        repeats=9,
-    )
-    overlap_of_chains()
-    overlap_of_copies()
-    reading_a_trace()
-
-
-def submit_to(function, x):
-    """Return a turn that submits a call to a window that is always open."""
-    window = InFlight(4)
-    return lambda: window.submit(function, x)
-
-
-def loop(max_in_flight, matrix, length):
-    """Run a training loop's worth of calls through a window."""
-    with InFlight(max_in_flight) as window:
-        for _ in range(40):
-            matrix = window.submit(chain, matrix, length)
-    return matrix
+    parser = argparse.ArgumentParser(description="Measure what d2lpar costs.")
+    parser.add_argument("--quick", action="store_true", help="leave out building the book")
+    benchmarks = QUICK if parser.parse_args(arguments).quick else (*QUICK, building_the_book)
+    load = os.getloadavg()[0]
+    print(f"jax {jax.__version__}, {this_machine().cores} cores, load {load:.1f}", flush=True)
+    rows, failed = [], 0
+    for benchmark in benchmarks:
+        try:
+            found = benchmark()
+        except Exception as error:  # The others can still be measured.
+            failed += 1
+            print(f"{benchmark.__name__} could not be run: {type(error).__name__}: {error}")
+            continue
+        rows += found
+        print(*map(line, found), sep="\n", flush=True)
+    write(as_data(rows, load), RESULTS)
+    print(f"{summary(rows)}\nWritten to {RESULTS.relative_to(ROOT)}")
+    return int(failed > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,15 +1,20 @@
 """Execute notebooks and print their claims and reports of exercises, one JSON object a line.
 
-Usage: python tests/run_notebook.py [INTERVENTION] NOTEBOOK...
+Usage: python tests/run_notebook.py [--without CAUSE] NOTEBOOK...
 
-A failing cell ends it with an error. A claim that does not hold does so too, unless the
-intervention is one that takes causes away, to see which claims fail without them.
+A failing cell ends it with an error. So does a claim that does not hold, unless a cause is taken
+away to see which claims fail without it.
 """
 
+import argparse
+import ast
 import json
 import os
-import sys
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from symtable import SymbolTable, symtable
 
 import jupytext
 import nbformat
@@ -17,12 +22,43 @@ from nbclient import NotebookClient
 
 from d2lpar import claims, exercises
 
-INTERVENTIONS = {
-    # Asynchronous dispatch is off. The environment variable of that name does nothing, and it
-    # must be the first thing JAX hears.
-    "--synchronous": "import jax; jax.config.update('jax_cpu_enable_async_dispatch', False)",
-    # A barrier stands behind each jitted function and each copy.
-    "--barriers": """
+ROOT = Path(__file__).parent.parent
+
+
+def notebooks() -> list[Path]:
+    """Return the sources of all chapters and solutions."""
+    pages = sorted((ROOT / "book").rglob("*.md"))
+    return [page for page in pages if page.read_text().startswith("---\njupytext:")]
+
+
+@dataclass(frozen=True)
+class Intervention:
+    """What takes a cause away: code that runs first, and other words in the code of cells."""
+
+    takes_away: str
+    first: str = ""
+    edits: Mapping[str, str] = field(default_factory=dict)
+
+    def apply_to(self, notebook: nbformat.NotebookNode) -> None:
+        """Change a notebook; what is to be replaced must stand there exactly once."""
+        code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+        for old, new in self.edits.items():
+            cells = [cell for cell in code if old in cell.source]
+            if len(cells) != 1 or cells[0].source.count(old) != 1:
+                raise ValueError(f"{old!r} does not stand in the notebook exactly once.")
+            cells[0].source = cells[0].source.replace(old, new)
+        if self.first:
+            notebook.cells.insert(0, nbformat.v4.new_code_cell(self.first))
+
+
+SYNCHRONOUS = Intervention(
+    "asynchronous dispatch",
+    # The environment variable of that name does nothing. It must be the first thing JAX hears.
+    first="import jax; jax.config.update('jax_cpu_enable_async_dispatch', False)",
+)
+BARRIERS = Intervention(
+    "going on without a barrier behind each call",
+    first="""
 import jax
 
 class Waiting:
@@ -37,10 +73,19 @@ jit = jax.jit
 jax.jit = lambda function, **options: Waiting(jit(function, **options))
 jax.device_put = Waiting(jax.device_put)
 """,
-    # JAX has started before the notebook could ask for several devices.
-    "--one-device": "import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices()",
-    # A CPU device plays the GPU, so that the cells for a GPU run, although it is none.
-    "--stand-in-gpu": """
+)
+INTERVENTIONS = {
+    "synchronous": SYNCHRONOUS,
+    "barriers": BARRIERS,
+    "devices": Intervention(
+        "more than one CPU device",
+        # JAX has started before the notebook could ask for several.
+        first="import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices()",
+    ),
+    "gpu": Intervention(
+        "the difference between a CPU and a GPU",
+        # A CPU device plays the GPU, so that the cells for a GPU run, although it is none.
+        first="""
 import d2lpar.devices, jax
 
 def stand_in(kind, devices_of=d2lpar.devices._devices_of):
@@ -49,20 +94,100 @@ def stand_in(kind, devices_of=d2lpar.devices._devices_of):
 
 d2lpar.devices._devices_of = stand_in
 """,
+    ),
 }
-STRICT = {None, "--one-device"}
 
 
-def run_notebook(path: Path, intervention: str | None, timeout: int = 300) -> list[dict]:
-    """Return the claims of a notebook and what the checks of its exercises report, in order."""
+def run_notebook(
+    path: Path,
+    intervention: Intervention | None = None,
+    *,
+    sentences: Collection[str] | None = None,
+    strict: bool = True,
+    timeout: int = 300,
+) -> list[dict]:
+    """Execute a notebook in a fresh process and return the data of its outputs, in order.
+
+    With `sentences`, only the cells run that the claims of these sentences need.
+    """
     notebook = jupytext.read(path)
+    if sentences is not None:
+        keep_what_is_needed(notebook, sentences)
     if intervention:
-        notebook.cells.insert(0, nbformat.v4.new_code_cell(INTERVENTIONS[intervention]))
-    os.environ["D2LPAR_STRICT"] = str(int(intervention in STRICT))
+        intervention.apply_to(notebook)
+    os.environ["D2LPAR_STRICT"] = str(int(strict))
     NotebookClient(notebook, timeout=timeout).execute()
-    outputs = [output for cell in notebook.cells for output in cell.get("outputs", [])]
-    kinds = (claims.MIME_TYPE, exercises.MIME_TYPE)
-    return [o.data[kind] for o in outputs for kind in kinds if kind in o.get("data", {})]
+    return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+
+
+def keep_what_is_needed(notebook: nbformat.NotebookNode, sentences: Collection[str]) -> None:
+    """Leave only the cells that the claims of some sentences need, directly or not."""
+    needed, kept = set(), []
+    for cell in reversed(notebook.cells):
+        if cell.cell_type != "code":
+            continue
+        tree = ast.parse(python_of(cell.source))
+        bound, filled, used = names_in(tree)
+        claims_them = not set(claimed_in(tree)).isdisjoint(sentences)
+        if claims_them or "use_style" in cell.source or (bound | filled) & needed:
+            needed = needed - bound | used
+            kept.append(cell)
+    notebook.cells = kept[::-1]
+
+
+def names_in(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:
+    """Return the names that a cell binds, those that it fills, and those that it needs."""
+    bound, filled, needed = set(), set(), set()
+    for statement in tree.body:
+        table = symtable(ast.unparse(statement), "cell", "exec")
+        stores, loads = names_of(table)
+        needed |= loads - bound
+        bound |= stores
+        for node in ast.walk(statement):
+            match node:
+                case (
+                    ast.Subscript(ast.Name(name), _, ast.Store())  # table[key] = ...
+                    | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
+                ):
+                    filled.add(name)
+    return bound, filled, needed
+
+
+def names_of(table: SymbolTable) -> tuple[set[str], set[str]]:
+    """Return the global names that some code stores, and those that it loads."""
+    outermost = table.get_type() == "module"
+    known = [s for s in table.get_symbols() if outermost or s.is_global()]
+    stores = {s.get_name() for s in known if s.is_assigned() or s.is_imported()}
+    loads = {s.get_name() for s in known if s.is_referenced()}
+    for inner in table.get_children():
+        loads |= names_of(inner)[1]
+    return stores, loads
+
+
+def python_of(code: str) -> str:
+    """Return the code of a cell without line magics, which are not Python."""
+    return re.sub(r"^(\s*)%.*", r"\1pass", code, flags=re.MULTILINE)
+
+
+def claimed_in(tree: ast.Module) -> list[str]:
+    """Return the sentences of the calls of `claim` in some code."""
+    return [
+        ast.literal_eval(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if node.func.id == "claim"
+    ]
+
+
+def claimed_by(path: Path) -> list[str]:
+    """Return the sentences that a notebook claims, in their order."""
+    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    return [s for cell in cells for s in claimed_in(ast.parse(python_of(cell.source)))]
+
+
+def of_type(outputs: Iterable[Mapping], mime_type: str) -> list[dict]:
+    """Return the data of one MIME type among those of outputs."""
+    return [data[mime_type] for data in outputs if mime_type in data]
 
 
 def printed_by(printed: str, key: str) -> list[dict]:
@@ -71,9 +196,19 @@ def printed_by(printed: str, key: str) -> list[dict]:
     return [found for found in objects if key in found]
 
 
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--without", choices=INTERVENTIONS, metavar="CAUSE")
+    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
+    asked = parser.parse_args()
+    strict = asked.without in (None, "devices")  # A claim says what it needs of devices.
+    for path in asked.notebooks:
+        outputs = run_notebook(path, INTERVENTIONS.get(asked.without), strict=strict)
+        for mime_type in (claims.MIME_TYPE, exercises.MIME_TYPE):
+            for found in of_type(outputs, mime_type):
+                print(json.dumps(found))
+
+
 if __name__ == "__main__":
-    first, *rest = sys.argv[1:]
-    intervention = first if first in INTERVENTIONS else None
-    for name in rest if intervention else [first, *rest]:
-        for found in run_notebook(Path(name), intervention):
-            print(json.dumps(found))
+    main()

@@ -11,7 +11,8 @@ import pytest
 import d2lpar
 
 ROOT = Path(__file__).parent.parent
-MODULES = sorted(module.name for module in pkgutil.iter_modules(d2lpar.__path__))
+NAMES = (module.name for module in pkgutil.iter_modules(d2lpar.__path__))
+MODULES = sorted(name for name in NAMES if name != "__main__")  # A command, and no API.
 PUBLIC = {
     name: value
     for name, value in vars(d2lpar).items()

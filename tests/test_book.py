@@ -11,51 +11,43 @@ from pathlib import Path
 
 import jupytext
 import pytest
-from run_notebook import printed_by
+from counterfactuals import runs_without
+from run_notebook import (
+    claimed_by,
+    notebooks,
+    of_type,
+    printed_by,
+    python_of,
+    run_notebook,
+)
+
+from d2lpar.claims import MIME_TYPE
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
-NOTEBOOKS = sorted(p for p in BOOK.rglob("*.md") if p.read_text().startswith("---\njupytext:"))
+NOTEBOOKS = notebooks()
 IDS = [str(path.relative_to(BOOK)) for path in NOTEBOOKS]
 PARALLELISM = BOOK / "automatic-parallelism.md"
 CHAPTERS = {BOOK / "asynchronous-computation.md": "X", PARALLELISM: "Y"}
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
-# They say what stays the same with and without it.
-SURVIVES_WITHOUT_DISPATCH = {
-    "Neither of the two arrays waits for the other.",
-    "With nothing else in the queue, each of the others takes between half and twice as long as "
-    "`block_until_ready()`.",
-    "On one device, two calls that do not need each other take over one and a half times as long "
-    "as one.",
-    "On a CPU, a turn over two elements gets less than 1.4 times as fast.",
-    "Batches that are made on the device do not pile up.",
-    "A window of three takes less than one and a half times as long as running free.",
-    "In the median, it does not beat work over critical path by more than a tenth, which is left "
-    "to noise.",
-    "On a CPU, large products on two devices do not overlap by more than half.",
-    "After five steps by hand, the weights are those of one device, but for rounding.",
-    "The compiler has inserted an all-reduce, and the weights are the same again.",
-    "The given condition is too weak, but the formula that goes with it is never wrong by as much "
-    "as the time of one dispatch.",
-    "Running further ahead buys little: one step ahead takes less than twice as long as no bound.",
-    "XLA looks for common subexpressions, so the ten equal products become a single one, and the "
-    "ten different ones stay ten.",
-    "On the smallest matrices, a call for each takes over one and a half times as long as `vmap`, "
-    "and on the largest this ratio is smaller.",
-    "Diamond and pipeline on two devices return what one device returns.",
-    "In the median, neither beats its bound by more than a tenth, which is left to noise.",
-}
-
-# What a barrier behind each call and each copy must destroy.
-OVERLAPS = {
-    "With a free core for each device, the fork runs faster on two devices than on one.",
-    "Two devices with a free core each run single-threaded work at the same time, and more than a "
-    "third of it overlaps.",
-    "Without the barrier, the first device computes during more than half of the copies; with it, "
-    "during none.",
-    "Trained by hand on two accelerators, both are busy together for more than a quarter of the "
-    "time of the shorter one.",
+# How sentences name the bounds that they are checked with; what contains another comes first.
+NUMBERS = {
+    "one and a half": 1.5,
+    "two thirds": 2 / 3,
+    "a half": 0.5,
+    "half": 0.5,
+    "twice": 2,
+    "a third": 1 / 3,
+    "a quarter": 1 / 4,
+    "four fifths": 4 / 5,
+    "five quarters": 5 / 4,
+    "a fifth": 1 / 5,
+    "a tenth": 1 / 10,
+    "ten times": 10,
+    "five times": 5,
+    "three times": 3,
+    "a thousand": 1000,
 }
 
 
@@ -85,9 +77,25 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
     assert "$" not in "".join(sentences)  # Its box shows math raw.
 
 
-def test_the_sentences_that_are_named_here_are_claims():
-    claims = {sentence for path in NOTEBOOKS for sentence in claimed_by(path)}
-    assert claims >= SURVIVES_WITHOUT_DISPATCH | OVERLAPS
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path):
+    for call in calls_of_claim(path):
+        sentence = ast.literal_eval(call.args[0])
+        bounds = [value for node in ast.walk(call) if (value := number_of(node)) is not None]
+        for words, value in NUMBERS.items():
+            if words in sentence:
+                sentence = sentence.replace(words, "")
+                # Within a third, or by more than a tenth, is as far from one.
+                allowed = value, 1 + value, 1 - value
+                assert any(abs(b - a) < 1e-9 for b in bounds for a in allowed), (words, sentence)
+
+
+def number_of(node):
+    """Return the value of an expression that consists of numbers, or None."""
+    if any(not isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(node)):
+        return None
+    value = eval(compile(ast.Expression(node), "", "eval")) if isinstance(node, ast.expr) else None
+    return value if isinstance(value, int | float) else None
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
@@ -164,7 +172,7 @@ def test_the_status_page_lists_every_claim(html):
     assert f"Claims: {sum(len(claimed_by(path)) for path in NOTEBOOKS)} (" in status
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+@pytest.mark.parametrize("path", [*CHAPTERS, *SOLUTIONS], ids=lambda p: str(p.relative_to(BOOK)))
 def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html, path):
     reports = re.findall(
         r'class="d2lpar-exercise" data-verdict="([\w ]+)".*?<div>Exercise (\w+)</div>',
@@ -194,65 +202,43 @@ def test_each_exercise_leads_to_its_solution_and_back(html, path):
 
 @pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_on_one_core_no_claim_fails(path):
-    # To save time, solutions get one core and eight devices at once.
-    environment = {"JAX_NUM_CPU_DEVICES": "8"} if path in SOLUTIONS else {}
-    printed = run(path, prefix=("taskset", "-c", "0"), **environment)
+def test_on_one_core_with_eight_devices_no_claim_fails(path):
+    printed = run(path, prefix=("taskset", "-c", "0"), JAX_NUM_CPU_DEVICES="8")
     assert failed(printed_by(printed, "sentence")) == []
     if path in SOLUTIONS:
         reports = printed_by(printed, "exercise")
         assert [report for report in reports if report["verdict"] != "accepted"] == []
 
 
-@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
-def test_with_eight_cpu_devices_no_claim_of_the_chapter_fails(path):
-    assert failed(claims_of(path, JAX_NUM_CPU_DEVICES="8")) == []
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_without_asynchronous_dispatch_no_claim_about_it_holds(path):
-    claims = claims_of(path, "--synchronous")
-    assert holding(claims) <= SURVIVES_WITHOUT_DISPATCH
-    # Half of what is claimed of parallelism needs free cores or a GPU, or has another cause.
-    assert len(failed(claims)) > (0 if path.stem == PARALLELISM.stem else len(claims) / 3)
-
-
-def test_with_a_barrier_behind_each_call_no_claim_about_overlap_holds():
-    claims = claims_of(PARALLELISM, "--barriers")
-    assert OVERLAPS <= {claim["sentence"] for claim in claims}
-    assert OVERLAPS.isdisjoint(holding(claims))
-    assert len(failed(claims)) >= 2  # The two that need no free cores.
+def test_no_claim_survives_the_removal_of_its_cause(path):
+    tested = set()
+    for intervention, sentences in runs_without(path):
+        outputs = run_notebook(path, intervention, sentences=sentences, strict=False)
+        verdicts = {c["sentence"]: c["verdict"] for c in of_type(outputs, MIME_TYPE)}
+        assert [s for s in sentences if verdicts[s] == "holds"] == []
+        tested |= {s for s in sentences if verdicts[s] == "fails"}
+    assert len(tested) > len(claimed_by(path)) / 2  # Some need free cores, or a GPU.
 
 
 def test_on_a_single_cpu_device_the_chapter_says_what_cannot_be_seen_there():
-    claims = claims_of(PARALLELISM, "--one-device")
+    claims = claims_of(PARALLELISM, "--without", "devices")
     assert failed(claims) == []
     unseen = {claim["sentence"] for claim in claims if claim["verdict"] == "untestable"}
-    assert OVERLAPS <= unseen
+    assert len(unseen) > len(claims) / 2
 
 
 def test_the_cells_for_a_gpu_run_on_a_cpu_device_in_its_place():
-    claims = claims_of(PARALLELISM, "--stand-in-gpu")
+    claims = claims_of(PARALLELISM, "--without", "gpu")
     verdicts = {claim["sentence"]: claim["verdict"] for claim in claims}
     assert "untestable" not in [verdicts[s] for s in verdicts if "GPU" in s]
 
 
-def claimed_by(path):
-    """Return the sentences that a chapter claims, in their order."""
-    cells = jupytext.read(path).cells
-    return [s for cell in cells if cell.cell_type == "code" for s in claimed_in(cell.source)]
-
-
-def claimed_in(code):
-    """Return the sentences of the calls of `claim` in the code of a cell."""
-    # A line magic, as in the first cell, is not Python.
-    code = re.sub(r"^(\s*)%.*", r"\1pass", code, flags=re.MULTILINE)
-    calls = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)]
-    return [
-        ast.literal_eval(call.args[0])
-        for call in calls
-        if isinstance(call.func, ast.Name) and call.func.id == "claim"
-    ]
+def calls_of_claim(path):
+    """Return the calls of `claim` in the code of a notebook."""
+    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    nodes = [node for cell in cells for node in ast.walk(ast.parse(python_of(cell.source)))]
+    return [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "claim"]
 
 
 def run(path, *options, prefix=(), **environment):
@@ -268,10 +254,6 @@ def run(path, *options, prefix=(), **environment):
 def claims_of(path, *options, **environment):
     """Execute a notebook in a process of its own and return its claims."""
     return printed_by(run(path, *options, **environment), "sentence")
-
-
-def holding(claims):
-    return {claim["sentence"] for claim in claims if claim["verdict"] == "holds"}
 
 
 def failed(claims):

@@ -1,13 +1,15 @@
 import json
 import math
+import sys
 
 import pytest
 
 from d2lpar import ArgumentError, Claim, ClaimError, Quantity, claim, counted
-from d2lpar.claims import MIME_TYPE
+from d2lpar.claims import MIME_TYPE, show_in_notebook
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))
+SECONDS = Quantity("one step", (0.25, 0.3, 0.3, 0.4, 0.6, 1), "s")
 HOLDS, UNDECIDED, FAILS = RATIO > 3, RATIO > 5, RATIO > 10
 SENTENCE = "Dispatch is far quicker than the work."
 
@@ -83,6 +85,21 @@ def test_an_undecided_claim_over_few_samples_says_that_they_are_too_few(predicat
     assert "too few" not in Claim(SENTENCE, (UNDECIDED,)).detail
 
 
+@pytest.mark.parametrize(
+    ("predicates", "interval"),
+    [
+        ([UNDECIDED], "4 to 9"),
+        ([HOLDS, SECONDS < 0.5], "250 ms to 1 s"),
+        ([SECONDS > 0.1, UNDECIDED], "4 to 9"),
+        ([counted("six", 6) > RATIO], "4 to 9"),
+    ],
+    ids=["alone", "behind one that holds", "with another unit", "that of the bound"],
+)
+def test_an_undecided_claim_names_the_interval_that_was_too_wide(predicates, interval):
+    made = Claim(SENTENCE, tuple(predicates))
+    assert made.detail == f"the machine was busy (interval {interval})"
+
+
 def test_a_notebook_gets_text_html_and_data_that_json_can_keep():
     made = Claim(SENTENCE, (UNDECIDED, Quantity("one", (1.0,)) > 0), needs=None)
     bundle = made._repr_mimebundle_()
@@ -91,7 +108,7 @@ def test_a_notebook_gets_text_html_and_data_that_json_can_keep():
     data = json.loads(json.dumps(bundle[MIME_TYPE], allow_nan=False))
     assert data == made.as_dict()
     assert (data["sentence"], data["verdict"]) == (SENTENCE, "inconclusive")
-    assert data["quantities"] == [str(predicate) for predicate in made.predicates]
+    assert str(Claim.from_dict(data)) == str(made)
 
 
 def test_html_shows_the_verdict_and_escapes_what_others_wrote():
@@ -118,6 +135,70 @@ print(*sorted(captured.outputs[0].data))
 """
     pytest.importorskip("IPython")
     assert run_python(program) == f"{MIME_TYPE} text/html text/plain"
+
+
+def test_in_a_notebook_what_is_shown_is_not_printed_as_well(run_python):
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from d2lpar import Claim
+from d2lpar.claims import show_in_notebook
+InteractiveShell.instance()
+with capture_output() as captured:
+    shown = show_in_notebook(Claim("On a GPU.", needs="a GPU"))
+print(shown, len(captured.outputs), repr(captured.stdout + captured.stderr))
+"""
+    pytest.importorskip("IPython")
+    assert run_python(program) == "True 1 ''"
+
+
+def test_outside_a_notebook_nothing_is_shown(capsys):
+    assert show_in_notebook(Claim(SENTENCE, (HOLDS,))) is False
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_ipython_a_claim_is_printed(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "IPython", None)  # What is None there cannot be imported.
+    claim(SENTENCE, HOLDS)
+    assert capsys.readouterr().out.startswith(f"Claim: {SENTENCE}\n  holds here\n")
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Claim(SENTENCE, (HOLDS, counted("calls", 3) < 4), otherwise="the machine is busy"),
+        Claim(SENTENCE, (FAILS,), otherwise="this back end is synchronous"),
+        Claim(SENTENCE, (HOLDS, UNDECIDED)),
+        Claim(SENTENCE, (FEW > 3, RATIO > FEW)),
+        Claim(SENTENCE, needs="a GPU"),
+        Claim(SENTENCE, (FAILS,), needs="a GPU"),
+    ],
+    ids=lambda made: made.verdict,
+)
+def test_a_claim_comes_back_from_json_with_all_that_is_shown_of_it(made):
+    found = Claim.from_dict(json.loads(json.dumps(made.as_dict(), allow_nan=False)))
+    assert found._repr_mimebundle_() == made._repr_mimebundle_()
+    assert (found.otherwise, found.needs) == (made.otherwise, made.needs)
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        (Claim(SENTENCE, (HOLDS,)), "fails"),
+        (Claim(SENTENCE, (FAILS,)), "holds"),
+        (Claim(SENTENCE, (UNDECIDED,)), "holds"),
+        (Claim(SENTENCE, needs="a GPU"), "holds"),
+        (Claim(SENTENCE, (HOLDS,)), None),
+    ],
+    ids=str,
+)
+def test_a_verdict_that_does_not_follow_from_the_samples_is_refused(made, said):
+    with pytest.raises(ArgumentError) as caught:
+        Claim.from_dict(made.as_dict() | {"verdict": said})
+    assert str(caught.value) == (
+        f"The claim {SENTENCE!r} is said to be {said!r}, but from its samples follows "
+        f"{made.verdict!r}: they were not written together."
+    )
 
 
 @pytest.mark.parametrize(

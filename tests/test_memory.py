@@ -4,7 +4,6 @@ import threading
 import weakref
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from d2lpar import ArgumentError, PeakMemory, cpu, device_memory, host_memory

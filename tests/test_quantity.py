@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 from scipy import stats
 
 from d2lpar import ArgumentError, Quantity, counted
+from d2lpar.quantity import Predicate
 
 # Ten samples 1..10: the interval of their median is 2 to 9.
 TEN = Quantity("ten", tuple(range(1, 11)))
@@ -159,3 +161,76 @@ def test_a_range_has_two_numbers_the_smaller_first():
         quantity.between(4, 2)
     with pytest.raises(ArgumentError, match="between\\(\\) takes two numbers"):
         quantity.between(counted("few", 1), 4)
+
+
+@pytest.mark.parametrize(
+    "quantity",
+    [
+        Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s"),
+        Quantity("memory", np.float32([-1.5, 0.1]), "B"),
+        counted("calls", 3),
+    ],
+    ids=str,
+)
+def test_a_quantity_comes_back_from_json_to_the_last_bit(quantity):
+    data = json.loads(json.dumps(quantity.as_dict(), allow_nan=False))
+    found = Quantity(**data)
+    assert (found.name, found.samples, found.unit, found.exact) == (
+        quantity.name,
+        quantity.samples,
+        quantity.unit,
+        quantity.exact,
+    )
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        TEN > 1.9,
+        TEN < 2,
+        TEN.between(2.1, 9),
+        TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
+        TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)),
+        TEN > TINY,
+        TEN < TINY,
+        TINY.between(0, 5),
+        Quantity("times", (0.25,) * 6, "s") < 0.5,
+        counted("three", 3) > 2,
+    ],
+    ids=str,
+)
+def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
+    data = json.loads(json.dumps(predicate.as_dict(), allow_nan=False))
+    found = Predicate.from_dict(data)
+    assert (found.low, found.high, found.relation) == (
+        predicate.low,
+        predicate.high,
+        predicate.relation,
+    )
+    assert (str(found), found.verdict) == (str(predicate), predicate.verdict)
+
+
+@pytest.mark.parametrize("relation", [">=", "=", "", None, []])
+def test_a_comparison_of_another_kind_is_refused_with_those_there_are(relation):
+    data = (TEN > 3).as_dict() | {"relation": relation}
+    with pytest.raises(ArgumentError) as caught:
+        Predicate.from_dict(data)
+    assert str(caught.value) == f"A comparison is >, < or between, found {relation!r}."
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"unit": "ms"}, "'ten' has the unit 'ms'; known are '', 'B', 's'"),
+        ({"samples": []}, "'ten' has no samples"),
+        ({"samples": "123456"}, "samples of 'ten' must be numbers, found '123456'"),
+        ({"samples": [1, None]}, "samples of 'ten' must be numbers, found"),
+        ({"samples": ["1", "2"]}, "samples of 'ten' must be numbers, found"),
+    ],
+    ids=str,
+)
+def test_a_comparison_of_what_is_no_quantity_is_refused(change, message):
+    data = (TEN > 3).as_dict()
+    data["quantity"] |= change
+    with pytest.raises(ArgumentError, match=message):
+        Predicate.from_dict(data)

@@ -1,0 +1,269 @@
+"""Tables and figures of what this build and other machines have measured, for Sphinx."""
+
+import json
+import os
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+from docutils import nodes
+from sphinx.transforms.post_transforms import SphinxPostTransform
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+from d2lpar import plot
+from d2lpar.claims import MIME_TYPE, VERDICTS
+from d2lpar.experiments import EXPERIMENTS, judge
+from d2lpar.results import collect, load
+from d2lpar.units import format_bytes, format_value
+
+logger = logging.getLogger(__name__)
+LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
+
+# --- Where the numbers come from --------------------------------------------------------------
+
+
+def outputs_of(app, page):
+    """Return the data of the outputs of an executed page, by MIME type; none for plain text."""
+    # This is where myst-nb leaves the notebooks.
+    notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
+    if not notebook.exists():
+        return []
+    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+
+
+def this_build(app):
+    """Return the results of the machine that builds the book."""
+    pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
+    return collect("this build", pages, load=LOAD)
+
+
+def machines(app):
+    """Return the results of all machines: the recorded ones, and this build's."""
+    recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
+    return [*map(load, recorded), this_build(app)]
+
+
+def retry_what_is_inconclusive(app, env):
+    """Run a page once more if a claim on it was inconclusive, and show what comes out then."""
+    again = [
+        page
+        for page in sorted(env.found_docs)
+        if any(
+            data[MIME_TYPE]["verdict"] == "inconclusive"
+            for data in outputs_of(app, page)
+            if MIME_TYPE in data
+        )
+    ]
+    for page in again:
+        logger.info("a claim of %s was inconclusive: running it once more", page)
+        app.emit("env-purge-doc", env, page)
+        env.clear_doc(page)
+        app.builder.read_doc(page)
+    return again
+
+
+# --- Tables -----------------------------------------------------------------------------------
+
+
+def claims_table(app, docname, _):
+    """Return a line that counts the claims of the book, and the table of them."""
+    rows, verdicts = [], []
+    for page, claims in this_build(app).claims.items():
+        uri = app.builder.get_relative_uri(docname, page)
+        link = nodes.reference("", app.env.titles[page].astext(), refuri=uri, internal=True)
+        for claim in claims:
+            measured = [*map(str, claim.predicates), claim.detail]
+            verdicts.append(VERDICTS[claim.verdict])
+            rows.append(
+                (
+                    [with_code(claim.sentence)],
+                    [[nodes.strong("", verdicts[-1])]],
+                    [with_code(line) for line in measured if line],
+                    [[link.deepcopy()]],
+                )
+            )
+    counts = "; ".join(f"{verdict}: {n}" for verdict, n in Counter(verdicts).items())
+    count = nodes.paragraph(text=f"Claims: {len(rows)} ({counts or 'none'}).")
+    return [count, table(("Claim", "Verdict", "Measured", "Page"), rows)]
+
+
+def build_table(app, docname, _):
+    """Return the table of the machine and the versions that this build was made with."""
+    return [table(None, [row(name, value) for name, value in facts(this_build(app)).items()])]
+
+
+def machines_table(app, docname, _):
+    """Return a table with a column for each machine whose results are known."""
+    known = machines(app)
+    described = [facts(results) for results in known]
+    rows = [row(name, *(facts[name] for facts in described)) for name in described[0]]
+    return [table(("", *(results.name for results in known)), rows)]
+
+
+def facts(results):
+    """Return what a reader should know of a machine, by name."""
+    machine = results.machine
+    return {
+        "Measured": results.date,
+        "Processor": f"{machine.processor}, {machine.cores} cores",
+        "Memory": format_bytes(machine.memory),
+        "System": machine.system,
+        "JAX devices": machine.devices + (f", driver {machine.driver}" * bool(machine.driver)),
+        "Packages": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        "Load before": f"{results.load:.1f}",
+        "Commit": results.commit or "that of these pages",
+    }
+
+
+def verdicts_table(app, docname, _):
+    """Return the verdict of each claim on each machine."""
+    known = machines(app)
+    by_machine = [
+        {claim.sentence: claim for claim in chain(*results.claims.values())} for results in known
+    ]
+    rows = []
+    for sentence in by_machine[-1]:
+        found = (claims.get(sentence) for claims in by_machine)
+        words = (VERDICTS[claim.verdict] if claim else "not claimed then" for claim in found)
+        rows.append(([with_code(sentence)], *([[nodes.Text(word)]] for word in words)))
+    return [table(("Claim", *(results.name for results in known)), rows)]
+
+
+def sources(app, name):
+    """Return the rows of an experiment by where they come from: editions, then machines."""
+    found = dict(EXPERIMENTS[name].editions)
+    for results in machines(app):
+        for kept in results.experiments:
+            if kept.experiment == name:
+                found[", ".join(filter(None, [results.name, kept.variant]))] = kept.rows
+    return found
+
+
+def experiment_table(app, docname, name):
+    """Return what editions and machines have measured in an experiment, side by side."""
+    experiment, rows = EXPERIMENTS[name], []
+    for source, measured in sources(app, name).items():
+        times = [format_value(measured[r].median, measured[r].unit) for r in experiment.rows]
+        found = [in_short(predicate) for predicate in judge(name, measured).values()]
+        rows.append(row(source, *times, *found))
+    title = nodes.paragraph(text=f"{experiment.title}.")
+    return [title, table(("", *experiment.rows, *experiment.findings), rows)]
+
+
+def in_short(predicate):
+    """Return the value behind a finding, and whether it supports the claim."""
+    quantity = predicate.quantity
+    value = f"{quantity.median:.2f}: " if not quantity.unit else ""
+    if getattr(quantity, "broken", False):
+        return f"{value}broken"
+    return value + {"holds": "yes", "fails": "no", "inconclusive": "undecided"}[predicate.verdict]
+
+
+def row(name, *values):
+    """Return a row of a table whose first cell is a heading."""
+    return ([[nodes.strong("", name)]], *([[nodes.Text(value)]] for value in values))
+
+
+def with_code(text):
+    """Return the inline nodes of a text, with what stands in `backticks` as code."""
+    parts = enumerate(text.split("`"))
+    return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in parts]
+
+
+def table(header, rows):
+    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes."""
+
+    def line(cells):
+        paragraphs = ([nodes.paragraph("", "", *inline) for inline in cell] for cell in cells)
+        return nodes.row("", *(nodes.entry("", *cell) for cell in paragraphs))
+
+    columns = len(header or rows[0])
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
+    if header:
+        group += nodes.thead("", line([[[nodes.Text(name)]] for name in header]))
+    group += nodes.tbody("", *map(line, rows))
+    return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-columns-{columns}"])
+
+
+# --- Figures ----------------------------------------------------------------------------------
+
+
+def experiment_figure(app, docname, name):
+    """Return the findings of an experiment as a figure: editions, machines, and this build."""
+    found = {source: judge(name, rows) for source, rows in sources(app, name).items()}
+    panels = {
+        claimed: {source: predicates[claimed] for source, predicates in found.items()}
+        for claimed in EXPERIMENTS[name].findings
+        if not any(predicates[claimed].quantity.unit for predicates in found.values())
+    }
+    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot.use_style()
+    plot.draw_findings(panels)
+    plt.savefig(path, format="svg", bbox_inches="tight")
+    plt.close("all")
+    uri = path.relative_to(app.srcdir).as_posix()
+    app.env.images.add_file(docname, uri)
+    shown = "; ".join(panels)
+    image = nodes.image(uri=uri, candidates={"*": uri}, alt=f"Points for each source: {shown}.")
+    caption = nodes.caption(
+        text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. "
+        "The claim holds where it is shaded."
+    )
+    figure = nodes.figure("", image, caption, classes=["d2lpar-figure"])
+    figure["ids"] = [f"fig-results-{name.lower()}"]
+    return [figure]
+
+
+# --- Sphinx -----------------------------------------------------------------------------------
+
+
+class Pending(nodes.General, nodes.Element):
+    """The place of something that can be made only when every page has been read."""
+
+
+class PendingDirective(SphinxDirective):
+    """`{claims-table}` and the like: leave a placeholder."""
+
+    optional_arguments = 1
+
+    def run(self):
+        """Return it, and have the page read again by each build."""
+        self.env.note_reread()
+        return [Pending(what=self.name, argument="".join(self.arguments))]
+
+
+class FillPending(SphinxPostTransform):
+    """Put what was waited for where the placeholders are."""
+
+    default_priority = 8  # before references are resolved (10)
+
+    def run(self, **kwargs):
+        """Replace each placeholder of the page by what its function returns."""
+        for node in list(self.document.findall(Pending)):
+            make = DIRECTIVES[node["what"]]
+            node.replace_self(make(self.app, self.env.docname, node["argument"]))
+
+
+DIRECTIVES = {
+    "claims-table": claims_table,
+    "build-table": build_table,
+    "machines-table": machines_table,
+    "verdicts-table": verdicts_table,
+    "experiment-table": experiment_table,
+    "experiment-figure": experiment_figure,
+}
+
+
+def setup(app):
+    """Register all of it with Sphinx."""
+    app.add_node(Pending)
+    app.add_post_transform(FillPending)
+    for name in DIRECTIVES:
+        app.add_directive(name, PendingDirective)
+    # Before the handlers that number sections and figures (500).
+    app.connect("env-updated", retry_what_is_inconclusive, priority=100)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

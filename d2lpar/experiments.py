@@ -1,0 +1,249 @@
+"""Keep what an experiment of the book measured, and know what its editions printed and claim."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from d2lpar.claims import show_in_notebook
+from d2lpar.errors import ArgumentError
+from d2lpar.overlap import SLACK, overlap_score
+from d2lpar.quantity import Predicate, Quantity, counted
+
+MIME_TYPE = "application/vnd.d2lpar.experiment+json"
+"""The type under which a notebook keeps an experiment for a results file."""
+
+Rows = Mapping[str, Quantity]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An experiment of the original, as editions printed it and as we repeat it.
+
+    Attributes:
+        title: What is run.
+        findings: What is claimed of it, as functions from its rows to a comparison, by the
+            claim in a few words.
+        printed: The rows that editions printed, in seconds and bytes, by edition. Each is a
+            single run.
+    """
+
+    title: str
+    findings: Mapping[str, Callable[[Rows], Predicate]]
+    printed: Mapping[str, Mapping[str, float]]
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """What each of its rows is, in the order in which editions print them."""
+        return tuple(next(iter(self.printed.values())))
+
+    @property
+    def editions(self) -> dict[str, dict[str, Quantity]]:
+        """What the editions printed, as quantities that were counted rather than sampled."""
+        return {
+            edition: {
+                row: counted(row, value, "B" if row.startswith("memory") else "s")
+                for row, value in rows.items()
+            }
+            for edition, rows in self.printed.items()
+        }
+
+
+def _is_sound_and_overlaps(rows: Rows) -> Predicate:
+    score = overlap_score(*(rows[row] for row in ("first", "second", "at once")))
+    # Above 1 no overlap can lead, so a score there supports nothing.
+    return score.between(0.5, 1 + SLACK)
+
+
+EXPERIMENTS = {
+    "A1": Experiment(
+        "Ten products of random 1000 x 1000 matrices, in NumPy and in the framework (A1, A2)",
+        {
+            "without a barrier, ten times as fast or more": lambda rows: (
+                (rows["NumPy"] / rows["handed out"]).renamed("NumPy over handed out") > 10
+            ),
+            "with a barrier, less than ten times as fast": lambda rows: (
+                (rows["NumPy"] / rows["ready"]).renamed("NumPy over ready") < 10
+            ),
+        },
+        {"English edition 0.15.1, MXNet": {"NumPy": 0.8840, "handed out": 0.0044, "ready": 0.7144}},
+    ),
+    "A4": Experiment(
+        "One product, then a wait for everything, for one array, or a conversion (A4, A5)",
+        {
+            "everything takes about as long as one": lambda rows: (
+                (rows["everything"] / rows["one array"])
+                .renamed("everything over one")
+                .between(0.5, 2)
+            ),
+            "a conversion to NumPy waits": lambda rows: (
+                (rows["to NumPy"] / rows["one array"]).renamed("NumPy over a barrier") > 0.5
+            ),
+            "a conversion to a number waits": lambda rows: (
+                (rows["to a number"] / rows["one array"]).renamed("number over a barrier") > 0.5
+            ),
+        },
+        {
+            "English edition 0.15.1, MXNet": {
+                "everything": 0.0046,
+                "one array": 0.0044,
+                "to NumPy": 0.0048,
+                "to a number": 0.0145,
+            }
+        },
+    ),
+    "A6": Experiment(
+        "A thousand increments of two elements, with a barrier in each turn or at the end (A6)",
+        {
+            "without barriers a tenth faster or more": lambda rows: (
+                (rows["barrier in each turn"] / rows["barrier at the end"]).renamed("gain") > 1.1
+            ),
+        },
+        {
+            "English edition 0.15.1, MXNet": {
+                "barrier in each turn": 0.0789,
+                "barrier at the end": 0.0769,
+            }
+        },
+    ),
+    "A10": Experiment(
+        "An epoch of 150 minibatches, with a barrier after each or none (A10, A11)",
+        {
+            "handed out ten times faster": lambda rows: (
+                (rows["handed out, barrier"] / rows["handed out, none"]).renamed(
+                    "handed out, barrier over none"
+                )
+                > 10
+            ),
+            "the epoch takes as long": lambda rows: (
+                (rows["epoch, barrier"] / rows["epoch, none"]).renamed("epoch, barrier over none")
+            ).between(0.8, 1.25),
+            "more memory without barriers": lambda rows: (
+                rows["memory, none"] > rows["memory, barrier"]
+            ),
+        },
+        {
+            "English edition 0.15.1, MXNet": {
+                "handed out, barrier": 6.1954,
+                "handed out, none": 0.3538,
+                "epoch, barrier": 6.1967,
+                "epoch, none": 6.0500,
+                "memory, barrier": 23.696e6,
+                "memory, none": -8.168e6,
+            }
+        },
+    ),
+    "P4": Experiment(
+        "Products on two devices, each alone and both at once (P3, P4)",
+        {"both overlap": _is_sound_and_overlaps},
+        {
+            "English edition 0.14.4, MXNet, CPU and GPU": {
+                "first": 0.3139,
+                "second": 0.2995,
+                "at once": 0.3148,
+            },
+            "Chinese 1st edition, MXNet, CPU and GPU": {
+                "first": 0.3588,
+                "second": 1.2104,
+                "at once": 1.2183,
+            },
+            "PyTorch edition, two GPUs": {"first": 1.6029, "second": 1.6026, "at once": 1.6019},
+        },
+    ),
+    "P6": Experiment(
+        "Products on one device, and a copy of each to another (P5, P6)",
+        {"both overlap": _is_sound_and_overlaps},
+        {
+            "English edition 0.14.4, MXNet, GPU to CPU": {
+                "first": 0.3089,
+                "second": 0.9983,
+                "at once": 1.0636,
+            },
+            "Chinese 1st edition, MXNet, GPU to CPU": {
+                "first": 1.2223,
+                "second": 0.5272,
+                "at once": 1.2770,
+            },
+            "PyTorch edition, GPU to CPU": {"first": 1.6024, "second": 2.2067, "at once": 2.0726},
+        },
+    ),
+}
+"""The experiments of which editions print numbers, by the id under which chapters keep them."""
+
+
+def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
+    """Compare what was measured, or printed, with what editions claim of an experiment.
+
+    Args:
+        experiment: Its id, one of `EXPERIMENTS`.
+        rows: The quantities, by what they are.
+
+    Returns:
+        For each claim the comparison; its verdict says whether these rows support it.
+
+    Example:
+        >>> pytorch = EXPERIMENTS["P6"].editions["PyTorch edition, GPU to CPU"]
+        >>> judge("P6", pytorch)["both overlap"].verdict
+        'fails'
+    """
+    findings = EXPERIMENTS[experiment].findings
+    return {claimed: compare(rows) for claimed, compare in findings.items()}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one run of an experiment has measured.
+
+    Attributes:
+        experiment: Its id, one of `EXPERIMENTS`.
+        variant: What sets this run apart from others of the same experiment, or nothing.
+        rows: The quantities, by what they are.
+    """
+
+    experiment: str
+    variant: str
+    rows: Rows
+
+    def as_dict(self) -> dict:
+        """Return it as plain data, for JSON."""
+        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
+        return {"experiment": self.experiment, "variant": self.variant, "rows": rows}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> "Kept":
+        """Return what `as_dict` has described."""
+        rows = {row: Quantity(**quantity) for row, quantity in data["rows"].items()}
+        return cls(data["experiment"], data["variant"], rows)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {MIME_TYPE: self.as_dict()}
+
+
+def keep(experiment: str, rows: Rows, variant: str = "") -> None:
+    """Keep what an experiment has measured, for the results of this machine.
+
+    It shows nothing, but `make record` and the results page find it among a notebook's outputs.
+    Outside a notebook it only looks whether the rows are right.
+
+    Args:
+        experiment: Its id, one of `EXPERIMENTS`.
+        rows: Quantities by name, named as in what the editions printed.
+        variant: What sets this run apart from others of the same experiment.
+
+    Raises:
+        ArgumentError: If there is no such experiment, or rows are missing or too many.
+
+    Example:
+        >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
+        Traceback (most recent call last):
+        d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
+the end; found barrier in each turn.
+    """
+    if experiment not in EXPERIMENTS:
+        known = ", ".join(EXPERIMENTS)
+        raise ArgumentError(f"There is no experiment {experiment!r}; there are {known}.")
+    expected = EXPERIMENTS[experiment].rows
+    if set(rows) != set(expected):
+        raise ArgumentError(
+            f"Experiment {experiment} has the rows {', '.join(expected)}; "
+            f"found {', '.join(rows) or 'none'}."
+        )
+    show_in_notebook(Kept(experiment, variant, rows))

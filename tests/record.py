@@ -1,0 +1,40 @@
+"""Run the notebooks and keep what this machine measures: `make record NAME=my-machine`."""
+
+import os
+import re
+import subprocess
+import sys
+
+from run_notebook import ROOT, notebooks, run_notebook
+
+from d2lpar.results import collect, save
+
+
+def commit() -> str:
+    """Return the commit of the tree, and whether it has been changed since."""
+    described = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
+    return subprocess.run(described, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+def main() -> None:
+    """Write the results of this machine under the name on the command line."""
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if not re.fullmatch(r"[\w.-]*\w", name):
+        sys.exit(
+            f"A machine needs a name of letters, digits, - and _, found {name!r}: "
+            "make record NAME=my-machine"
+        )
+    load, state = os.getloadavg()[0], commit()
+    pages = {}
+    for notebook in notebooks():
+        page = notebook.relative_to(ROOT).with_suffix("").as_posix()
+        print(f"{page} ...")
+        pages[page] = run_notebook(notebook, strict=False, timeout=900)
+    path = ROOT / "book" / "results" / f"{name}.json"
+    results = collect(name, pages, commit=state, load=load)
+    save(results, path)
+    print(f"{results.summary}\nKept in {path.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

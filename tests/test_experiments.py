@@ -1,0 +1,159 @@
+import json
+
+import pytest
+
+from d2lpar import ArgumentError, Quantity, counted, keep
+from d2lpar.experiments import EXPERIMENTS, MIME_TYPE, Kept, judge
+
+LOOP = {row: counted(row, 2.0, "s") for row in ("barrier in each turn", "barrier at the end")}
+
+# Each finding with its value, by hand from the printed numbers, and with its verdict.
+PRINTED = {
+    ("A1", "English edition 0.15.1, MXNet"): [
+        ("without a barrier, ten times as fast or more", 0.8840 / 0.0044, "holds"),  # 200.9
+        ("with a barrier, less than ten times as fast", 0.8840 / 0.7144, "holds"),  # 1.24
+    ],
+    ("A4", "English edition 0.15.1, MXNet"): [
+        ("everything takes about as long as one", 0.0046 / 0.0044, "holds"),  # 1.05
+        ("a conversion to NumPy waits", 0.0048 / 0.0044, "holds"),  # 1.09
+        ("a conversion to a number waits", 0.0145 / 0.0044, "holds"),  # 3.30
+    ],
+    ("A6", "English edition 0.15.1, MXNet"): [
+        ("without barriers a tenth faster or more", 0.0789 / 0.0769, "fails"),  # 1.03
+    ],
+    ("A10", "English edition 0.15.1, MXNet"): [
+        ("handed out ten times faster", 6.1954 / 0.3538, "holds"),  # 17.5
+        ("the epoch takes as long", 6.1967 / 6.0500, "holds"),  # 1.02
+        ("more memory without barriers", -8.168e6, "fails"),  # and not above 23.696e6
+    ],
+    ("P4", "English edition 0.14.4, MXNet, CPU and GPU"): [
+        ("both overlap", (0.3139 + 0.2995 - 0.3148) / 0.2995, "holds"),  # 0.997
+    ],
+    ("P4", "Chinese 1st edition, MXNet, CPU and GPU"): [
+        ("both overlap", (0.3588 + 1.2104 - 1.2183) / 0.3588, "holds"),  # 0.978
+    ],
+    ("P4", "PyTorch edition, two GPUs"): [
+        ("both overlap", (1.6029 + 1.6026 - 1.6019) / 1.6026, "holds"),  # 1.001
+    ],
+    ("P6", "English edition 0.14.4, MXNet, GPU to CPU"): [
+        ("both overlap", (0.3089 + 0.9983 - 1.0636) / 0.3089, "holds"),  # 0.789
+    ],
+    ("P6", "Chinese 1st edition, MXNet, GPU to CPU"): [
+        ("both overlap", (1.2223 + 0.5272 - 1.2770) / 0.5272, "holds"),  # 0.896
+    ],
+    ("P6", "PyTorch edition, GPU to CPU"): [
+        ("both overlap", (1.6024 + 2.2067 - 2.0726) / 1.6024, "fails"),  # 1.084: broken
+    ],
+}
+
+
+@pytest.mark.parametrize(("experiment", "edition"), PRINTED)
+def test_what_an_edition_claims_is_compared_with_what_it_printed(experiment, edition):
+    found = judge(experiment, EXPERIMENTS[experiment].editions[edition])
+    assert [
+        (claimed, pytest.approx(predicate.quantity.median, rel=1e-9), predicate.verdict)
+        for claimed, predicate in found.items()
+    ] == PRINTED[experiment, edition]
+
+
+def test_every_edition_is_judged_here():
+    assert set(PRINTED) == {
+        (name, edition) for name, found in EXPERIMENTS.items() for edition in found.editions
+    }
+
+
+@pytest.mark.parametrize("experiment", ["P4", "P6"])
+@pytest.mark.parametrize(
+    ("at_once", "verdict"),
+    [(2.2, "fails"), (2.0, "fails"), (1.0, "holds"), (0.8, "fails")],
+    ids=["hindrance", "no overlap", "perfect overlap", "broken"],
+)
+def test_two_overlap_if_their_score_is_far_from_0_and_not_above_1(experiment, at_once, verdict):
+    times = {"first": 1.0, "second": 1.0, "at once": at_once}
+    rows = {row: Quantity(row, (time,) * 6, "s") for row, time in times.items()}
+    assert judge(experiment, rows)["both overlap"].verdict == verdict
+
+
+def test_what_was_measured_can_leave_it_undecided():
+    rows = {
+        "barrier in each turn": Quantity("each", (1.0, 1.0, 1.1, 1.2, 1.3, 1.4), "s"),
+        "barrier at the end": Quantity("end", (1.0,) * 6, "s"),
+    }
+    (found,) = judge("A6", rows).values()
+    assert found.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS.values(), ids=EXPERIMENTS)
+def test_every_edition_of_an_experiment_has_the_same_rows(experiment):
+    for rows in experiment.editions.values():
+        assert tuple(rows) == experiment.rows
+
+
+def test_editions_printed_single_runs_in_seconds_and_memory_in_bytes():
+    printed = [
+        (row, quantity)
+        for experiment in EXPERIMENTS.values()
+        for rows in experiment.editions.values()
+        for row, quantity in rows.items()
+    ]
+    assert all(quantity.exact and quantity.name == row for row, quantity in printed)
+    in_bytes = {row for row, quantity in printed if quantity.unit == "B"}
+    assert in_bytes == {"memory, barrier", "memory, none"}
+    assert {quantity.unit for row, quantity in printed if row not in in_bytes} == {"s"}
+
+
+def test_outside_a_notebook_keeping_shows_nothing(capsys):
+    keep("A6", LOOP, "a variant")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_in_a_notebook_the_data_are_kept_and_the_reader_sees_nothing(run_python):
+    program = """
+import json
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from d2lpar import counted, keep
+InteractiveShell.instance()
+with capture_output() as captured:
+    rows = ("barrier in each turn", "barrier at the end")
+    keep("A6", {row: counted(row, 2.0, "s") for row in rows}, "a variant")
+print(captured.stdout + json.dumps([output.data for output in captured.outputs]))
+"""
+    pytest.importorskip("IPython")
+    kept = Kept("A6", "a variant", LOOP).as_dict()
+    assert json.loads(run_python(program)) == [{MIME_TYPE: kept}]
+
+
+def test_what_was_kept_comes_back_from_json():
+    rows = {"first": Quantity("one", (0.1, 0.2), "s"), "memory": counted("two", -3, "B")}
+    data = json.loads(json.dumps(Kept("P4", "two devices", rows).as_dict(), allow_nan=False))
+    found = Kept.from_dict(data)
+    assert (found.experiment, found.variant) == ("P4", "two devices")
+    assert {row: str(quantity) for row, quantity in found.rows.items()} == {
+        row: str(quantity) for row, quantity in rows.items()
+    }
+
+
+def test_an_experiment_that_is_none_is_refused_with_those_there_are():
+    with pytest.raises(ArgumentError, match=r"no experiment 'A2'; there are A1, A4, A6, A10, P4"):
+        keep("A2", LOOP)
+
+
+@pytest.mark.parametrize(
+    ("rows", "found"),
+    [
+        ({}, "none"),
+        ({"barrier at the end": LOOP["barrier at the end"]}, "barrier at the end"),
+        (LOOP | {"no barrier": counted("no", 1, "s")}, ".*, no barrier"),
+    ],
+    ids=["none", "missing", "too many"],
+)
+def test_rows_of_another_name_are_refused_with_those_that_are_expected(rows, found):
+    expected = "A6 has the rows barrier in each turn, barrier at the end; "
+    with pytest.raises(ArgumentError, match=rf"{expected}found {found}\.$"):
+        keep("A6", rows)
+
+
+def test_the_order_of_rows_does_not_matter(capsys):
+    keep("A6", dict(reversed(LOOP.items())))
+    assert capsys.readouterr().out == ""
