@@ -480,53 +480,60 @@ def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
         The axes of the panels, one below the other. What was counted is hollow, what was sampled
         is filled and has a bar for its 95 % interval.
     """
-    height = sum(0.9 + 0.28 * len(found) for found in panels.values())
-    figure = plt.figure(figsize=(5.2, height))
-    heights = [len(found) + 3 for found in panels.values()]
+    heights = [0.9 + 0.28 * len(found) for found in panels.values()]
+    figure = plt.figure(figsize=(5.2, sum(heights)))
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (claimed, found) in zip(all_axes, panels.items(), strict=True):
-        predicates = list(found.values())
-        quantities = [predicate.quantity for predicate in predicates]
         places = np.arange(len(found))[::-1]
-        for place, quantity in zip(places, quantities, strict=True):
+        for place, predicate in zip(places, found.values(), strict=True):
+            exact = predicate.quantity.exact
             axes.errorbar(
-                [quantity.median],
+                [predicate.quantity.median],
                 [place],
-                xerr=_error_bars([quantity]),
-                fmt="o" if quantity.exact else "s",
-                color=COLOURS["other" if quantity.exact else "device"],
-                mfc="white" if quantity.exact else None,
+                xerr=_error_bars([predicate.quantity]),
+                fmt="o" if exact else "s",
+                color=COLOURS["other" if exact else "device"],
+                mfc="white" if exact else None,
                 capsize=3,
             )
-        if (
-            min(quantity.median for quantity in quantities) > 0
-            and "score" not in quantities[0].name
-        ):
-            axes.set_xscale("log")
-            _format_log_axis(axes.xaxis, "")
-        view = axes.get_xlim()
-        low = -math.inf if predicates[0].relation == "<" else predicates[0].low
-        high = math.inf if predicates[0].relation == ">" else predicates[0].high
-        axes.axvspan(
-            max(low, view[0]), min(high, view[1]), color=COLOURS["window"], alpha=0.13, lw=0
-        )
-        axes.set_xlim(view)
+        _shade_where_it_holds(axes, list(found.values()))
         axes.set_yticks(places, list(found), fontsize=8.5)
         axes.set_ylim(-0.7, len(found) - 0.3)
         axes.grid(axis="y", visible=False)
         axes.set_title(claimed, fontsize=10, loc="left")
-        axes.set_xlabel(quantities[0].name)
+        axes.set_xlabel(next(iter(found.values())).quantity.name)
     return list(all_axes)
+
+
+def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
+    """Show all points and the bounds, which are the same for all, and shade their inside."""
+    claimed = predicates[0]
+    bounds = [bound for bound in (claimed.low, claimed.high) if math.isfinite(bound)]
+    shown = [end for predicate in predicates for end in _ends(predicate.quantity)] + bounds
+    lowest, highest = min(shown), max(shown)
+    if lowest > 0 and highest / lowest > 5:
+        axes.set_xscale("log")
+        axes.set_xlim(lowest / 1.3, highest * 1.3)
+        _format_log_axis(axes.xaxis, "")
+    else:
+        pad = 0.08 * (highest - lowest)
+        axes.set_xlim(lowest - pad, highest + pad)
+    left, right = axes.get_xlim()
+    low = left if claimed.relation == "<" else bounds[0]
+    high = right if claimed.relation == ">" else bounds[-1]
+    axes.axvspan(low, high, color=COLOURS["window"], alpha=0.13, lw=0)
 
 
 def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
     """Return the distances from each median to the ends of its interval, clipped to the samples."""
-    ends = []
-    for quantity in quantities:
-        low, high = quantity.interval
-        low, high = max(low, min(quantity.samples)), min(high, max(quantity.samples))
-        ends.append((quantity.median - low, high - quantity.median))
-    return np.array(ends).T
+    ends = [(quantity.median, *_ends(quantity)) for quantity in quantities]
+    return np.array([(median - low, high - median) for median, low, high in ends]).T
+
+
+def _ends(quantity: Quantity) -> tuple[float, float]:
+    """Return the ends of the interval, clipped to the samples, as it may be infinite."""
+    low, high = quantity.interval
+    return max(low, min(quantity.samples)), min(high, max(quantity.samples))
 
 
 def _format_log_axis(axis, unit: str) -> None:

@@ -8,7 +8,7 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.patches import FancyBboxPatch
 
-from d2lpar import Quantity, compare, cpu, plot
+from d2lpar import Quantity, compare, counted, cpu, plot
 from d2lpar.graph import computation_graph, critical_path
 from d2lpar.trace import Event, Timeline
 
@@ -253,3 +253,28 @@ def bars(axes):
         for path in collection.get_paths():
             counts[rows[round(path.get_extents().y0 + 0.36)]] += 1
     return {row: counts[row] for row in reversed(list(counts))}
+
+
+def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
+    printed, measured = counted("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
+    (above, between) = plot.draw_findings(
+        {
+            "faster": {"edition": printed > 1.1, "here": measured > 1.1},
+            "about as fast": {"here": measured.between(0.1, 10)},
+        }
+    )
+    assert [label.get_text() for label in above.get_yticklabels()] == ["edition", "here"]
+    assert [axes.get_title(loc="left") for axes in (above, between)] == ["faster", "about as fast"]
+    assert (above.get_xscale(), between.get_xscale()) == ("linear", "log")
+    (shaded,) = above.patches
+    assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (1.1, above.get_xlim()[1])
+    assert above.get_xlim()[0] < 1.03
+    (shaded,) = between.patches
+    assert shaded.get_width() == pytest.approx(9.9)
+    assert "<svg" in svg(above)
+
+
+def test_a_finding_from_too_few_samples_is_drawn_all_the_same():
+    (axes,) = plot.draw_findings({"less": {"here": Quantity("ratio", (2.0, 3.0)) < 1}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() + shaded.get_width() == 1

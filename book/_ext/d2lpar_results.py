@@ -150,13 +150,15 @@ def experiment_table(app, docname, name):
         found = [in_short(predicate) for predicate in judge(name, measured).values()]
         rows.append(row(source, *times, *found))
     title = nodes.paragraph(text=f"{experiment.title}.")
-    return [title, table(("", *experiment.rows, *experiment.findings), rows)]
+    made = table(("", *experiment.rows, *experiment.findings), rows)
+    made["classes"].append("d2lpar-experiment")
+    return [title, made]
 
 
 def in_short(predicate):
     """Return the value behind a finding, and whether it supports the claim."""
     quantity = predicate.quantity
-    value = f"{quantity.median:.2f}: " if not quantity.unit else ""
+    value = f"{format_value(quantity.median, '')}: " if not quantity.unit else ""
     if getattr(quantity, "broken", False):
         return f"{value}broken"
     return value + {"holds": "yes", "fails": "no", "inconclusive": "undecided"}[predicate.verdict]
