@@ -210,7 +210,7 @@ def rows_of(claims: list[dict]) -> Iterator[tuple[str, ...]]:
     for sentence, same in by_sentence.items():
         verdicts = Counter(claim["verdict"] for claim in same)
         counts = (verdicts[v] for v in ("holds", "inconclusive", "fails", "untestable"))
-        yield sentence, *map(str, counts), margin([c for c in same if c["verdict"] in FINE])
+        yield sentence, *map(str, counts), margin(same)
 
 
 def margin(same: list[dict]) -> str:
@@ -222,12 +222,12 @@ def margin(same: list[dict]) -> str:
     tested = [claim["predicates"] for claim in same if claim["verdict"] != "untestable"]
     if len(tested) < 2:
         return "-"
-    ratios = []
+    margins = [math.inf]
     for name in tested[0]:
         distances = [predicates[name][1] for predicates in tested if name in predicates]
-        spread = statistics.stdev(distances) if len(distances) > 1 else 0
-        ratios.append(statistics.median(distances) / spread if spread else math.inf)
-    return "exact" if min(ratios) == math.inf else f"{min(ratios):.1f}"
+        distance, spread = statistics.median(distances), statistics.pstdev(distances)
+        margins.append(distance / spread if spread else math.copysign(math.inf, distance))
+    return f"{min(margins):.1f}" if math.isfinite(min(margins)) else "exact"
 
 
 # --- The command line -------------------------------------------------------------------------

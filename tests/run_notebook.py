@@ -122,46 +122,79 @@ def run_notebook(
 
 def keep_what_is_needed(notebook: nbformat.NotebookNode, sentences: Collection[str]) -> None:
     """Leave only the cells that the claims of some sentences need, directly or not."""
-    needed, kept = set(), []
-    for cell in reversed(notebook.cells):
-        if cell.cell_type != "code":
-            continue
-        tree = ast.parse(python_of(cell.source))
-        bound, filled, used = names_in(tree)
-        claims_them = not set(claimed_in(tree)).isdisjoint(sentences)
-        if claims_them or "use_style" in cell.source or (bound | filled) & needed:
-            needed = needed - bound | used
-            kept.append(cell)
-    notebook.cells = kept[::-1]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    parts = [CellNames.of(ast.parse(python_of(cell.source))) for cell in code]
+    later, kept = set(), []
+    while True:
+        needed, kept = set(later), []
+        for cell, names in zip(reversed(code), reversed(parts), strict=True):
+            claims_them = not set(names.sentences).isdisjoint(sentences)
+            if claims_them or "use_style" in cell.source or (names.bound | names.filled) & needed:
+                needed = needed - names.bound | names.needed
+                kept.append((cell, names))
+        # A function may be called after a name that it uses has been bound anew.
+        called = set().union(*(names.needed_when_called for _, names in kept))
+        if called <= later:
+            notebook.cells = [cell for cell, _ in reversed(kept)]
+            return
+        later |= called
 
 
-def names_in(tree: ast.Module) -> tuple[set[str], set[str], set[str]]:
-    """Return the names that a cell binds, those that it fills, and those that it needs."""
-    bound, filled, needed = set(), set(), set()
-    for statement in tree.body:
-        table = symtable(ast.unparse(statement), "cell", "exec")
-        stores, loads = names_of(table)
-        needed |= loads - bound
-        bound |= stores
-        for node in ast.walk(statement):
-            match node:
-                case (
-                    ast.Subscript(ast.Name(name), _, ast.Store())  # table[key] = ...
-                    | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
-                ):
-                    filled.add(name)
-    return bound, filled, needed
+@dataclass(frozen=True)
+class CellNames:
+    """What a cell does with global names, and the sentences that it claims."""
+
+    bound: set[str]
+    filled: set[str]
+    needed: set[str]
+    needed_when_called: set[str]
+    sentences: list[str]
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> "CellNames":
+        """Find them in the code of a cell."""
+        bound, filled, needed, when_called = set(), set(), set(), set()
+        for statement in tree.body:
+            stores, loads, inner = names_of(symtable(ast.unparse(statement), "cell", "exec"))
+            bound |= bound_by_the_header(statement)
+            needed |= (loads | inner) - bound
+            if isinstance(statement, ast.FunctionDef):
+                when_called |= inner
+            bound |= stores
+            for node in ast.walk(statement):
+                match node:
+                    case (
+                        ast.Subscript(ast.Name(name), _, ast.Store())  # table[key] = ...
+                        | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
+                    ):
+                        filled.add(name)
+        return cls(bound, filled, needed, when_called, claimed_in(tree))
 
 
-def names_of(table: SymbolTable) -> tuple[set[str], set[str]]:
-    """Return the global names that some code stores, and those that it loads."""
+def bound_by_the_header(statement: ast.stmt) -> set[str]:
+    """Return the names that a `for` or a `with` binds before its block runs."""
+    match statement:
+        case ast.For(target):
+            headers = [target]
+        case ast.With(items):
+            headers = [item.optional_vars for item in items if item.optional_vars]
+        case _:
+            headers = []
+    nodes = (node for header in headers for node in ast.walk(header))
+    return {node.id for node in nodes if isinstance(node, ast.Name)}
+
+
+def names_of(table: SymbolTable) -> tuple[set[str], set[str], set[str]]:
+    """Return the global names that some code stores, loads, and loads in functions."""
     outermost = table.get_type() == "module"
     known = [s for s in table.get_symbols() if outermost or s.is_global()]
     stores = {s.get_name() for s in known if s.is_assigned() or s.is_imported()}
     loads = {s.get_name() for s in known if s.is_referenced()}
-    for inner in table.get_children():
-        loads |= names_of(inner)[1]
-    return stores, loads
+    inner = set()
+    for child in table.get_children():
+        _, *in_child = names_of(child)
+        inner |= set().union(*in_child)
+    return stores, loads, inner
 
 
 def python_of(code: str) -> str:
