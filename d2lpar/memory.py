@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 import jax
-import psutil
 
 from d2lpar.errors import ArgumentError
 
@@ -26,7 +25,9 @@ def host_memory() -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _process(pid: int) -> psutil.Process:
+def _process(pid: int):
+    import psutil  # Not above: it is a third of the time of `import d2lpar`.
+
     # Keyed by the process: after a fork the child must not report its parent.
     return psutil.Process(pid)
 

@@ -396,11 +396,14 @@ def line(row: Row) -> str:
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """Return how many goals are met, and which are not."""
+    """Return how many goals are met, and which are missed or undecided."""
     goals = [row for row in rows if isinstance(row, Predicate)]
     others = [goal for goal in goals if not verdict(goal).startswith("holds")]
-    head = f"{len(goals) - len(others)} of {len(goals)} goals are met."
-    return "\n".join([head, *(f"Not met: {line(goal)}" for goal in others)])
+    said = [f"{len(goals) - len(others)} of {len(goals)} goals are met."]
+    for goal in others:
+        missed = verdict(goal).startswith("fails")
+        said.append(f"{'Missed' if missed else 'Undecided'}: {line(goal)}")
+    return "\n".join(said)
 
 
 def as_data(rows: Iterable[Row], load: float) -> dict:
@@ -428,6 +431,7 @@ def write(data: dict, path: Path) -> None:
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             json.dump(data, file, allow_nan=False, indent=1, ensure_ascii=False)
+        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read it.
         os.replace(temporary, path)
     except BaseException:  # Also Ctrl-C.
         os.unlink(temporary)
