@@ -118,13 +118,20 @@ def identity(page: Path) -> dict:
     notebook = jupytext.read(page)
     keep_what_is_needed(notebook, claimed_by(page))
     code = "\n".join(cell.source for cell in notebook.cells)
-    machine = this_machine()
     return {
         "page": page.relative_to(ROOT / "book").with_suffix("").as_posix(),
         "code": hashlib.sha256(code.encode()).hexdigest()[:16],
-        "machine": f"{machine.processor}, {os.cpu_count()} cores, {machine.system}",
-        "jax": versions()["jax"],
+        "machine": where(),
     }
+
+
+def where() -> str:
+    """Return what the claims are tested on."""
+    machine = this_machine()
+    return (
+        f"{machine.processor} with {os.cpu_count()} cores, {machine.system}, "
+        f"jax {versions()['jax']}"
+    )
 
 
 def shortened(claim: Claim) -> dict:
@@ -179,9 +186,10 @@ def report(pages: list[Path], runs: list[dict]) -> str:
             for number in range(count)
         )
         options = f"LOAD={load} CORES={cores}" + f" DEVICES={devices}" * bool(devices)
+        days = sorted({run["date"][:10] for run in group})
         parts.append(
-            f"### `make claims REPEATS={count} {options}`\n\n{group[0]['machine']}, "
-            f"jax {group[0]['jax']}, {group[0]['date'][:10]} to {group[-1]['date'][:10]}\n"
+            f"### `make claims REPEATS={count} {options}`\n\n"
+            f"{group[0]['machine']}; {' to '.join(dict.fromkeys([days[0], days[-1]]))}.\n"
         )
         parts.append(f"**All claims together: {with_interval(together, count)}.**\n")
         rows = [
@@ -252,8 +260,10 @@ def main() -> None:
         print(text)
         return
     text, defects = check_causes(pages)
-    (RESULTS / "causes.md").write_text(text, encoding="utf-8")
     print(text)
+    if not asked.pages:
+        text = f"`make claims` on {where()}, {datetime.now(UTC):%Y-%m-%d}:\n\n{text}"
+        (RESULTS / "causes.md").write_text(text, encoding="utf-8")
     if defects:
         sys.exit("\n".join(["These claims are not what they should be:", *defects]))
 

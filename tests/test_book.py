@@ -1,6 +1,7 @@
 """The book: its sources, its build, and its claims on other machines than this."""
 
 import ast
+import importlib
 import os
 import re
 import shutil
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import jupytext
 import pytest
@@ -22,6 +24,7 @@ from run_notebook import (
 )
 
 from d2lpar.claims import MIME_TYPE
+from d2lpar.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
@@ -162,7 +165,7 @@ def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, pat
 
 def test_the_editions_are_shown_in_tables_and_a_broken_score_is_called_so(html):
     page = (html / PARALLELISM.relative_to(ROOT).with_suffix(".html")).read_text()
-    tables = re.findall(r"<table.*?</table>", page, re.DOTALL)
+    tables = tables_of(page)
     assert [table.count("PyTorch edition") for table in tables] == [1, 1]
     assert ["1.08 (broken)" in table for table in tables] == [False, True]
 
@@ -170,6 +173,46 @@ def test_the_editions_are_shown_in_tables_and_a_broken_score_is_called_so(html):
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
     assert f"Claims: {sum(len(claimed_by(path)) for path in NOTEBOOKS)} (" in status
+
+
+def test_the_results_page_sets_editions_and_this_build_side_by_side(html):
+    page = (html / "book" / "results.html").read_text()
+    for name, experiment in EXPERIMENTS.items():
+        (table,) = (t for t in tables_of(page) if all(e in t for e in experiment.printed))
+        assert "this build" in table
+        assert f'id="fig-results-{name.lower()}"' in page
+    assert ["1.08: broken" in table for table in tables_of(page)] == [False] * 6 + [True, False]
+    verdicts = tables_of(page)[-1]
+    assert verdicts.count("<tr") == 1 + sum(len(claimed_by(path)) for path in NOTEBOOKS)
+    assert all(len(alt.split()) > 4 for alt in Figures.of(page).alts)
+
+
+def test_the_page_on_soundness_has_every_claim_with_and_without_its_cause(html):
+    page = (html / "book" / "soundness.html").read_text()
+    causes, *repeats = tables_of(page)
+    assert causes.count("<tr") == 1 + sum(len(claimed_by(path)) for path in NOTEBOOKS)
+    assert repeats
+
+
+def test_a_page_with_an_inconclusive_claim_is_run_once_more(monkeypatch):
+    monkeypatch.syspath_prepend(BOOK / "_ext")
+    extension = importlib.import_module("d2lpar_results")
+    shown = {
+        "sure": [{MIME_TYPE: {"verdict": "holds"}}, {"text/plain": ""}],
+        "unsure": [{MIME_TYPE: {"verdict": "holds"}}, {MIME_TYPE: {"verdict": "inconclusive"}}],
+        "no notebook": [],
+    }
+    monkeypatch.setattr(extension, "outputs_of", lambda app, page: shown[page])
+    done = []
+    app = SimpleNamespace(
+        emit=lambda event, env, page: done.append((event, page)),
+        builder=SimpleNamespace(read_doc=lambda page: done.append(("read", page))),
+    )
+    env = SimpleNamespace(
+        found_docs=set(shown), clear_doc=lambda page: done.append(("clear", page))
+    )
+    assert extension.retry_what_is_inconclusive(app, env) == ["unsure"]
+    assert done == [("env-purge-doc", "unsure"), ("clear", "unsure"), ("read", "unsure")]
 
 
 @pytest.mark.parametrize("path", [*CHAPTERS, *SOLUTIONS], ids=lambda p: str(p.relative_to(BOOK)))
@@ -232,6 +275,10 @@ def test_the_cells_for_a_gpu_run_on_a_cpu_device_in_its_place():
     claims = claims_of(PARALLELISM, "--without", "gpu")
     verdicts = {claim["sentence"]: claim["verdict"] for claim in claims}
     assert "untestable" not in [verdicts[s] for s in verdicts if "GPU" in s]
+
+
+def tables_of(page):
+    return re.findall(r"<table.*?</table>", page, re.DOTALL)
 
 
 def calls_of_claim(path):
