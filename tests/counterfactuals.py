@@ -40,8 +40,7 @@ CAUSES = {
             "running inside the call (XLA counts more operations)",
             edits={
                 "    return x + 1\n": (
-                    "    big = jnp.full((16, 16), x.sum())\n"
-                    "    return x + 1 + 0 * (big @ big)[0, 0]\n"
+                    "    return x + 1 + 0 * chain(jnp.full((64, 64), x.sum()), 50)[0, 0]\n"
                 )
             },
         ),
