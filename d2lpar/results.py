@@ -181,16 +181,29 @@ def save(results: Results, path: Path | str) -> None:
         text = json.dumps(results.as_dict(), allow_nan=False, indent=1, ensure_ascii=False)
     except ValueError as error:
         raise ResultsError(f"{path} is not written: the results hold NaN or infinity.") from error
+    write_whole(path, text + "\n")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text to a file, whole or not at all.
+
+    Args:
+        path: Where to. A file of that name is replaced in the moment when the new one is whole.
+        text: What to write, as UTF-8.
+
+    Raises:
+        OSError: If the file cannot be written.
+    """
     # In the same folder, since a file can be renamed only within one file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)  # mkstemp lets nobody else read it.
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException:  # Also Ctrl-C.
         os.unlink(temporary)
         raise
 

@@ -47,6 +47,7 @@ from d2lpar import (
     use_cpu_devices,
 )
 from d2lpar.machine import this_machine, versions
+from d2lpar.results import write_whole
 from d2lpar.trace import read_trace
 from d2lpar.units import format_bytes, format_value
 from d2lpar.workloads import chain, chain_into, host_batch, init_mlp, train_step
@@ -427,15 +428,7 @@ def row_as_data(row: Row) -> dict:
 def write(data: dict, path: Path) -> None:
     """Write data as JSON, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(data, file, allow_nan=False, indent=1, ensure_ascii=False)
-        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read it.
-        os.replace(temporary, path)
-    except BaseException:  # Also Ctrl-C.
-        os.unlink(temporary)
-        raise
+    write_whole(path, json.dumps(data, allow_nan=False, indent=1, ensure_ascii=False) + "\n")
 
 
 QUICK = (

@@ -235,7 +235,7 @@ def margin(same: list[dict]) -> str:
         distances = [predicates[name][1] for predicates in tested if name in predicates]
         distance, spread = statistics.median(distances), statistics.pstdev(distances)
         margins.append(distance / spread if spread else math.copysign(math.inf, distance))
-    return f"{min(margins):.1f}" if math.isfinite(min(margins)) else "exact"
+    return f"{min(margins):.1f}" if min(margins) < math.inf else "exact"
 
 
 # --- The command line -------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """What makes each claim of the book true, and how to take it away.
 
-A claim is named by the beginning of its sentence; `tests/test_book.py` sees that each has one.
+A claim is named by the beginning of its sentence; `tests/test_check_claims.py` sees that each has
+one.
 """
 
 from pathlib import Path

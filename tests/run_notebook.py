@@ -124,11 +124,11 @@ def keep_what_is_needed(notebook: nbformat.NotebookNode, sentences: Collection[s
     """Leave only the cells that the claims of some sentences need, directly or not."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     parts = [CellNames.of(ast.parse(python_of(cell.source))) for cell in code]
-    later, kept = set(), []
+    later = set()
     while True:
         needed, kept = set(later), []
         for cell, names in zip(reversed(code), reversed(parts), strict=True):
-            claims_them = not set(names.sentences).isdisjoint(sentences)
+            claims_them = not names.sentences.isdisjoint(sentences)
             if claims_them or "use_style" in cell.source or (names.bound | names.filled) & needed:
                 needed = needed - names.bound | names.needed
                 kept.append((cell, names))
@@ -148,7 +148,7 @@ class CellNames:
     filled: set[str]
     needed: set[str]
     needed_when_called: set[str]
-    sentences: list[str]
+    sentences: set[str]
 
     @classmethod
     def of(cls, tree: ast.Module) -> "CellNames":
@@ -168,7 +168,7 @@ class CellNames:
                         | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
                     ):
                         filled.add(name)
-        return cls(bound, filled, needed, when_called, claimed_in(tree))
+        return cls(bound, filled, needed, when_called, set(claimed_in(tree)))
 
 
 def bound_by_the_header(statement: ast.stmt) -> set[str]:
@@ -202,20 +202,18 @@ def python_of(code: str) -> str:
     return re.sub(r"^(\s*)%.*", r"\1pass", code, flags=re.MULTILINE)
 
 
-def claimed_in(tree: ast.Module) -> list[str]:
-    """Return the sentences of the calls of `claim` in some code."""
-    return [
-        ast.literal_eval(node.args[0])
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        if node.func.id == "claim"
-    ]
+def claimed_in(tree: ast.Module) -> dict[str, ast.Call]:
+    """Return the calls of `claim` in some code, by their sentences."""
+    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+    claims = (call for call in calls if ast.unparse(call.func) == "claim")
+    return {ast.literal_eval(call.args[0]): call for call in claims}
 
 
-def claimed_by(path: Path) -> list[str]:
-    """Return the sentences that a notebook claims, in their order."""
+def claimed_by(path: Path) -> dict[str, ast.Call]:
+    """Return the calls of `claim` in a notebook, by their sentences, in their order."""
     cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    return [s for cell in cells for s in claimed_in(ast.parse(python_of(cell.source)))]
+    trees = (ast.parse(python_of(cell.source)) for cell in cells)
+    return {sentence: call for tree in trees for sentence, call in claimed_in(tree).items()}
 
 
 def of_type(outputs: Iterable[Mapping], mime_type: str) -> list[dict]:

@@ -19,7 +19,6 @@ from run_notebook import (
     notebooks,
     of_type,
     printed_by,
-    python_of,
     run_notebook,
 )
 
@@ -82,8 +81,7 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path):
-    for call in calls_of_claim(path):
-        sentence = ast.literal_eval(call.args[0])
+    for sentence, call in claimed_by(path).items():
         bounds = [value for node in ast.walk(call) if (value := number_of(node)) is not None]
         for words, value in NUMBERS.items():
             if words in sentence:
@@ -280,13 +278,6 @@ def test_the_cells_for_a_gpu_run_on_a_cpu_device_in_its_place():
 
 def tables_of(page):
     return re.findall(r"<table.*?</table>", page, re.DOTALL)
-
-
-def calls_of_claim(path):
-    """Return the calls of `claim` in the code of a notebook."""
-    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    nodes = [node for cell in cells for node in ast.walk(ast.parse(python_of(cell.source)))]
-    return [n for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "claim"]
 
 
 def run(path, *options, prefix=(), **environment):

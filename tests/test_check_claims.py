@@ -4,6 +4,7 @@ import json
 import statistics
 
 import check_claims
+import jupytext
 import nbformat
 import pytest
 from check_claims import append, check_causes, margin, report, runs_in, shortened, with_interval
@@ -65,8 +66,6 @@ def test_an_edit_of_what_does_not_stand_there_exactly_once_is_refused(source):
 
 @pytest.mark.parametrize("page", notebooks(), ids=lambda page: page.parent.name + "/" + page.stem)
 def test_every_claim_has_a_cause_and_its_intervention_fits_the_notebook(page):
-    import jupytext
-
     taken_away = []
     for intervention, sentences in runs_without(page):
         made = jupytext.read(page)
@@ -163,6 +162,10 @@ def test_of_several_comparisons_the_least_sure_counts():
 
 def test_a_count_that_is_always_the_same_has_an_exact_margin():
     assert margin(same(counted("n", 5), counted("n", 5))) == "exact"
+
+
+def test_a_count_that_always_fails_has_no_exact_margin():
+    assert margin(same(counted("n", 0), counted("n", 0))) == "-inf"
 
 
 def test_what_could_not_be_tested_has_no_margin():

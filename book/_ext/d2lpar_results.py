@@ -1,5 +1,6 @@
 """Tables and figures of what this build and other machines have measured, for Sphinx."""
 
+import functools
 import json
 import os
 from collections import Counter
@@ -34,16 +35,17 @@ def outputs_of(app, page):
     return [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
 
 
-def this_build(app):
-    """Return the results of the machine that builds the book."""
-    pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
-    return collect("this build", pages, load=LOAD)
-
-
+@functools.cache  # Asked for only when all pages have been read.
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
     recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
-    return [*map(load, recorded), this_build(app)]
+    pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
+    return [*map(load, recorded), collect("this build", pages, load=LOAD)]
+
+
+def this_build(app):
+    """Return the results of the machine that builds the book."""
+    return machines(app)[-1]
 
 
 def retry_what_is_inconclusive(app, env):
