@@ -1,7 +1,8 @@
 """Measure and bound asynchronous computation in JAX: the companion package of the book.
 
-`d2lpar.plot` draws and needs matplotlib; `d2lpar.graph` and `d2lpar.trace` need networkx. They are
-imported on their own, so that `import d2lpar` costs little more than `import jax`.
+`d2lpar.plot` draws and needs matplotlib, `d2lpar.explore` Altair; `d2lpar.graph` and `d2lpar.trace`
+need networkx. They are imported on their own, so that `import d2lpar` costs little more than
+`import jax`.
 """
 
 from importlib.metadata import version as _version

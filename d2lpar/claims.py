@@ -25,12 +25,12 @@ VERDICTS = {
 """How each verdict reads."""
 
 VERDICT_COLOURS = {
-    "holds": "#1a936f",
-    "fails": "#d1495b",
-    "inconclusive": "#b8860b",
-    "untestable": "#7a7f87",
+    "holds": "#13795b",
+    "fails": "#b8324a",
+    "inconclusive": "#8a6200",
+    "untestable": "#62676f",
 }
-"""The colour of each verdict, legible on white and on black."""
+"""The colour of each verdict; white on it is legible."""
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def verdict_box(
         verdict: The key of the verdict, kept in `data-verdict`.
         title: The first line. Here and below, what stands in `backticks` becomes code.
         words: The verdict as it reads.
-        colour: Of the bar and of the verdict; legible on white and on black.
+        colour: Of the bar, and behind the verdict; white on it is legible.
         detail: What stands behind the verdict, or nothing.
         lines: What stands below, in small print.
     """
@@ -166,7 +166,8 @@ def verdict_box(
         f'<div class="d2lpar-{kind}" data-verdict="{verdict}" style="border-left: 0.3em '
         f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
         f"<div>{_with_code(title)}</div>"
-        f'<strong style="color: {colour}">{words}</strong>{behind}'
+        f'<strong style="background: {colour}; border-radius: 0.25em; color: white; '
+        f'padding: 0 0.4em">{words}</strong>{behind}'
         f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
     )
 

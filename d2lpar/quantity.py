@@ -1,8 +1,10 @@
 """A measured quantity: its raw samples, and how sure they make us of its median."""
 
+import itertools
 import math
 import statistics
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from d2lpar.errors import ArgumentError
 from d2lpar.units import UNITS, format_value
@@ -162,6 +164,26 @@ class Quantity:
         if not math.isfinite(bound):
             raise ArgumentError(f"{self.name!r} cannot be compared with {other!r}.")
         return bound, bound
+
+    def where(self, rounds: Sequence[bool]) -> "Quantity":
+        """Return the samples of some rounds only, chosen by something that is not this quantity.
+
+        Args:
+            rounds: Whether to keep each sample.
+
+        Raises:
+            ArgumentError: If there is not one for each sample, or none is to be kept.
+
+        Example:
+            >>> Quantity("time", (1, 9, 2), "s").where([True, False, True]).samples
+            (1.0, 2.0)
+        """
+        if len(rounds) != len(self.samples):
+            raise ArgumentError(
+                f"{self.name!r} has {len(self.samples)} samples, but {len(rounds)} rounds were "
+                "given: say for each sample whether to keep it."
+            )
+        return replace(self, samples=tuple(itertools.compress(self.samples, rounds)))
 
     def renamed(self, name: str) -> "Quantity":
         """Return the same samples under another name."""

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 from fakes import FakeClock
+from run_notebook import ROOT
 
 
 @pytest.fixture
@@ -29,3 +30,14 @@ def run_python():
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture(scope="session")
+def html():
+    """The folder of the built book."""
+    # The flags of the `make` that runs this test are not those of the book.
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    command = ["make", "book", f"PYTHON={sys.executable}"]
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-8000:]
+    return ROOT / "_build" / "html"

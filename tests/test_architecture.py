@@ -29,7 +29,7 @@ def test_a_module_imports_only_from_the_rows_below_its_own(monkeypatch, capsys):
 def test_importing_the_package_imports_nothing_heavy(run_python):
     program = """
 import sys, d2lpar
-print(sorted({"matplotlib", "networkx", "scipy.stats", "IPython"} & set(sys.modules)))
+print(sorted({"matplotlib", "altair", "networkx", "scipy.stats", "IPython"} & set(sys.modules)))
 """
     assert run_python(program) == "[]"
 

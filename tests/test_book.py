@@ -8,24 +8,16 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
-from pathlib import Path
 from types import SimpleNamespace
 
 import jupytext
 import pytest
 from counterfactuals import runs_without
-from run_notebook import (
-    claimed_by,
-    notebooks,
-    of_type,
-    printed_by,
-    run_notebook,
-)
+from run_notebook import ROOT, claimed_by, notebooks, of_type, printed_by, run_notebook
 
 from d2lpar.claims import MIME_TYPE
 from d2lpar.experiments import EXPERIMENTS
 
-ROOT = Path(__file__).parent.parent
 BOOK = ROOT / "book"
 NOTEBOOKS = notebooks()
 IDS = [str(path.relative_to(BOOK)) for path in NOTEBOOKS]
@@ -120,17 +112,6 @@ def test_the_example_of_the_readme_runs():
     assert "assert" in example
     assert len([line for line in example.splitlines() if line.strip()]) <= 10
     exec(compile(example, "README.md", "exec"), {})
-
-
-@pytest.fixture(scope="session")
-def html():
-    """The folder of the built book."""
-    # The flags of the `make` that runs this test are not those of the book.
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-    command = ["make", "book", f"PYTHON={sys.executable}"]
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-8000:]
-    return ROOT / "_build" / "html"
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)

@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from d2lpar import ArgumentError, Quantity, counted
+from d2lpar.overlap import OverlapScore
 from d2lpar.quantity import Predicate
 
 # Ten samples 1..10: the interval of their median is 2 to 9.
@@ -120,6 +121,19 @@ def test_a_ratio_of_counts_is_exact():
     ratio = counted("six", 6) / counted("four", 4)
     assert ratio.exact
     assert ratio.interval == (1.5, 1.5)
+
+
+def test_some_rounds_of_a_quantity_are_chosen_by_something_else():
+    score = OverlapScore("score", (0.9, 0.1, 0.8), shared_device="CPU 0").where([True, False, True])
+    assert (score.name, score.samples, score.shared_device) == ("score", (0.9, 0.8), "CPU 0")
+
+
+def test_rounds_that_are_too_few_or_none_are_refused():
+    seconds = Quantity("time", (1, 2), "s")
+    with pytest.raises(ArgumentError, match="'time' has 2 samples, but 1 rounds were given"):
+        seconds.where([True])
+    with pytest.raises(ArgumentError, match="'time' has no samples"):
+        seconds.where([False, False])
 
 
 def test_another_name_changes_nothing_else():

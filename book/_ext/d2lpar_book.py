@@ -1,9 +1,12 @@
-"""What the book needs of Sphinx beyond Jupyter Book: a strict API page, MathML, the results."""
+"""What the book needs of Sphinx beyond Jupyter Book: a strict API page, MathML, and the others."""
 
 import importlib
 import inspect
 import pkgutil
+import re
+import shutil
 from html import escape
+from pathlib import Path
 
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -87,10 +90,54 @@ def visit_display_math(self, node):
     raise nodes.SkipNode
 
 
+# --- What readers load ------------------------------------------------------------------------
+
+
+def offer_the_notebooks_of_colab(app, error):
+    """Have the download button give the notebook that Colab opens, without outputs."""
+    for page in [] if error else sorted(app.env.found_docs):
+        notebook = Path(app.srcdir, f"{page}.ipynb")
+        if notebook.exists():
+            shutil.copyfile(notebook, Path(app.outdir, "_sources", f"{page}.ipynb"))
+
+
+# What a screen reader could not make sense of in the HTML of the theme and of docutils.
+MENDED = {
+    '<summary><span class="toctree-toggle"': (
+        '<summary aria-label="Pages below"><span class="toctree-toggle"'
+    ),
+    ' role="doc-biblioentry"': ' role="listitem"',  # They stand in a list.
+}
+
+
+# The theme has every page load the index of all words, for a search while one types; ours has none.
+SEARCH = re.compile(
+    r'<script src="[^"]*/(searchtools|language_data|searchindex)\.js[^"]*"></script>'
+)
+
+
+def mend_pages(app, error):
+    """Name what has no name, and leave out what readers would load in vain."""
+    if error:
+        return
+    for page in Path(app.outdir).rglob("*.html"):
+        text = page.read_text(encoding="utf-8")
+        for wrong, right in MENDED.items():
+            text = text.replace(wrong, right)
+        if page.name != "search.html":
+            text = SEARCH.sub("", text)
+        page.write_text(text, encoding="utf-8")
+    # One and a half megabytes of icons, which come as a font already.
+    Path(app.outdir, "_static", "scripts", "fontawesome.js").write_text("", encoding="utf-8")
+
+
 def setup(app):
     """Register all of it with Sphinx."""
-    app.setup_extension("d2lpar_results")
+    for extension in ("d2lpar_results", "d2lpar_explore", "d2lpar_glossary"):
+        app.setup_extension(extension)
     app.connect("env-check-consistency", warn_of_undocumented_names)
+    app.connect("build-finished", offer_the_notebooks_of_colab)
+    app.connect("build-finished", mend_pages)
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -102,7 +102,7 @@ def machines_table(app, docname, _):
     known = machines(app)
     described = [facts(results) for results in known]
     rows = [row(name, *(facts[name] for facts in described)) for name in described[0]]
-    return [table(("", *(results.name for results in known)), rows)]
+    return [table(("Machine", *(results.name for results in known)), rows)]
 
 
 def facts(results):
@@ -152,7 +152,7 @@ def experiment_table(app, docname, name):
         found = [in_short(predicate) for predicate in judge(name, measured).values()]
         rows.append(row(source, *times, *found))
     title = nodes.paragraph(text=f"{experiment.title}.")
-    made = table(("", *experiment.rows, *experiment.findings), rows)
+    made = table(("Source", *experiment.rows, *experiment.findings), rows)
     made["classes"].append("d2lpar-experiment")
     return [title, made]
 

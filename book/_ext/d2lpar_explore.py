@@ -1,0 +1,82 @@
+"""Explorables in the book, for Sphinx: a picture, which a script replaces by the chart."""
+
+import json
+from pathlib import Path
+
+import altair
+import vl_convert
+from docutils import nodes
+from sphinx.transforms import SphinxTransform
+
+from d2lpar.explore import MIME_TYPE
+
+# Of Vega-Lite: what Altair writes, by the name that vl_convert has for it.
+VERSION = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+SCRIPT = "vega-embed.js"
+
+
+class PutExplorables(SphinxTransform):
+    """Put a picture and a script where a cell shows an explorable."""
+
+    default_priority = 200
+
+    def apply(self):
+        """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
+        executed = Path(self.app.outdir).parent / "jupyter_execute" / f"{self.env.docname}.ipynb"
+        if not executed.exists():
+            return
+        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
+        for cell in list(self.document.findall(is_element("cell_code"))):
+            outputs = cells[cell["cell_index"]]["outputs"]
+            shown = [output["data"] for output in outputs if "data" in output]
+            if not any(MIME_TYPE in data for data in shown):
+                continue
+            bundles = list(cell.findall(is_element("mime_bundle")))
+            for number, (bundle, data) in enumerate(zip(bundles, shown, strict=True)):
+                if MIME_TYPE in data:
+                    name = f"explorable-{cell['cell_index']}-{number}"
+                    bundle.replace_self(self.picture_and_script(name, data[MIME_TYPE]))
+
+    def picture_and_script(self, name, spec):
+        """Return the nodes for a chart."""
+        path = Path(self.app.srcdir, "_build", "figures", self.env.docname, f"{name}.svg")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VERSION), encoding="utf-8")
+        uri = f"/{path.relative_to(self.app.srcdir).as_posix()}"  # From the root, for any page.
+        image = nodes.image(uri=uri, alt=spec["description"])
+        chart = json.dumps(spec).replace("</", r"<\/")  # It would end the script.
+        embed = f'vegaEmbed("#{name}", {chart}, {{actions: false, renderer: "svg"}})'
+        script = f'<script>addEventListener("DOMContentLoaded", () => {embed})</script>'
+        return [
+            nodes.container("", image, ids=[name], classes=["d2lpar-explorable"]),
+            nodes.raw("", script, format="html"),
+        ]
+
+
+def is_element(kind):
+    """Return a condition for a node that myst-nb has made."""
+    return lambda node: isinstance(node, nodes.container) and node.get("nb_element") == kind
+
+
+def add_script(app, page, template, context, doctree):
+    """Have a page load the libraries if there is an explorable on it, and no other page."""
+    containers = doctree.findall(nodes.container) if doctree else ()
+    if any("d2lpar-explorable" in container["classes"] for container in containers):
+        app.add_js_file(SCRIPT, loading_method="defer")
+
+
+def write_script(app, error):
+    """Write the libraries beside the pages, so that no other host is asked for them."""
+    if not error:
+        libraries = vl_convert.javascript_bundle(vl_version=VERSION)
+        # In a function: their global names would collide with those of Sphinx.
+        wrapped = f"(() => {{{libraries}\n}})()"
+        Path(app.outdir, "_static", SCRIPT).write_text(wrapped, encoding="utf-8")
+
+
+def setup(app):
+    """Register all of it with Sphinx."""
+    app.add_transform(PutExplorables)
+    app.connect("html-page-context", add_script)
+    app.connect("build-finished", write_script)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,70 @@
+"""What is said of the project in several places, and what its pages promise, are true."""
+
+import importlib
+import re
+import tomllib
+
+import jax
+import pytest
+import yaml
+from run_notebook import ROOT
+
+import d2lpar
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
+
+
+def read(name):
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_version_is_the_same_wherever_it_stands():
+    (latest, *_) = re.findall(r"^## (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert latest == citation["version"] == PROJECT["version"]
+
+
+def test_the_citation_names_this_book_and_the_one_it_accompanies():
+    citation = yaml.safe_load(read("CITATION.cff"))
+    assert citation["title"] == yaml.safe_load(read("_config.yml"))["title"]
+    assert citation["repository-code"] == PROJECT["urls"]["Repository"]
+    assert [work["title"] for work in citation["references"]] == ["Dive into Deep Learning"]
+    assert citation["title"].replace("JAX", "{JAX}") in read("book/index.md")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
+def test_a_workflow_runs_nothing_but_targets_of_the_makefile(path):
+    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
+    commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
+    assert commands
+    targets = re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE)
+    for command in commands:
+        make, target, *variables = re.sub(r"\$\{\{.*?\}\}", "...", command).split()
+        assert (make, target in targets) == ("make", True)
+        assert all(re.match(r"[A-Z]+=", variable) for variable in variables)
+
+
+def test_every_supported_python_is_in_the_weekly_workflow():
+    weekly = read(".github/workflows/weekly.yml")
+    supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
+    assert re.findall(r"^ +(3\.\d+)$", weekly, re.MULTILINE) == supported
+
+
+def names_in(text, package):
+    """Return the dotted names of a package in the code of a text."""
+    code = " ".join(re.findall(r"`([^`]*)`", text))
+    return sorted(set(re.findall(rf"\b{package}((?:\.\w+)+)", code)))
+
+
+@pytest.mark.parametrize("package", [jax, d2lpar], ids=lambda package: package.__name__)
+def test_whatever_the_tables_for_newcomers_name_exists(package):
+    text = read("book/from-other-frameworks.md")
+    names = names_in(text, package.__name__)
+    assert len(names) > 10
+    for name in names:
+        value = package
+        for part in name.split(".")[1:]:
+            if not hasattr(value, part):  # Some modules are imported on their own.
+                importlib.import_module(f"{value.__name__}.{part}")
+            value = getattr(value, part)
