@@ -4,7 +4,6 @@ import ast
 import importlib
 import os
 import re
-import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -223,16 +222,6 @@ def test_each_exercise_leads_to_its_solution_and_back(html, path):
             assert f'id="{anchor}"' in target
 
 
-@pytest.mark.skipif(not shutil.which("taskset"), reason="taskset, to leave one core, is not here")
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_on_one_core_with_eight_devices_no_claim_fails(path):
-    printed = run(path, prefix=("taskset", "-c", "0"), JAX_NUM_CPU_DEVICES="8")
-    assert failed(printed_by(printed, "sentence")) == []
-    if path in SOLUTIONS:
-        reports = printed_by(printed, "exercise")
-        assert [report for report in reports if report["verdict"] != "accepted"] == []
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_no_claim_survives_the_removal_of_its_cause(path):
     tested = set()
@@ -261,19 +250,12 @@ def tables_of(page):
     return re.findall(r"<table.*?</table>", page, re.DOTALL)
 
 
-def run(path, *options, prefix=(), **environment):
-    """Execute a notebook in a process of its own and return what that prints."""
-    command = [*prefix, sys.executable, "tests/run_notebook.py", *options, str(path)]
-    done = subprocess.run(
-        command, env=os.environ | environment, capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
-
-
-def claims_of(path, *options, **environment):
+def claims_of(path, *options):
     """Execute a notebook in a process of its own and return its claims."""
-    return printed_by(run(path, *options, **environment), "sentence")
+    command = [sys.executable, "tests/run_notebook.py", *options, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return printed_by(done.stdout, "sentence")
 
 
 def failed(claims):

@@ -14,9 +14,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from jupyter_client.kernelspec import KernelSpecManager
-from jupyter_client.manager import AsyncKernelManager
-from nbclient import NotebookClient
 from run_notebook import ROOT, claimed_by, notebooks, of_type
 
 from d2lpar import claims, exercises, explore
@@ -30,6 +27,7 @@ PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
 ADDRESS = "https://github.com/d2lpar/d2lpar"
 ONE_CORE, ALL_CORES = "3.11", "3.13"
 each_python = pytest.mark.parametrize("python", [ONE_CORE, ALL_CORES])
+each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
 
 
 @pytest.fixture(scope="session")
@@ -50,75 +48,80 @@ def checkout(tmp_path_factory):
     return path
 
 
+def there(python):
+    """Say whether a Python is on this machine; pyenv answers to names of more than it has."""
+    try:
+        return subprocess.run([f"python{python}", "-c", ""], capture_output=True).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
 @pytest.fixture(scope="session")
 def colabs(checkout, tmp_path_factory):
-    """For each Python what becomes of all notebooks; they are under way from the first test on."""
+    """What becomes of the notebooks with each Python; all are under way from the first test on."""
     with ThreadPoolExecutor() as threads:
         yield {
             python: threads.submit(run_all, python, tmp_path_factory.mktemp("colab"), checkout)
             for python in (ONE_CORE, ALL_CORES)
+            if there(python)
         }
-
-
-def run_all(python: str, folder: Path, checkout: Path) -> dict:
-    """Run all notebooks with one Python; return their outputs, or the error, and versions."""
-    venv = folder / "venv"
-    interpreter = venv / "bin" / "python"
-    environment = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("D2LPAR", "JAX", "PYTHON", "UV", "VIRTUAL_ENV"))
-    } | {
-        # What the first cell asks of the repository's address, this one answers.
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{checkout.as_uri()}.insteadOf",
-        "GIT_CONFIG_VALUE_0": ADDRESS,
-        "PATH": f"{venv / 'bin'}{os.pathsep}{os.environ['PATH']}",
-    }
-    if python == ONE_CORE:
-        environment["JAX_NUM_CPU_DEVICES"] = "8"
-
-    def run(*command):
-        return subprocess.check_output(list(map(str, command)), env=environment, text=True)
-
-    uv = Path(sys.executable).with_name("uv")
-    run(uv, "venv", "--quiet", "--seed", "--python", python, venv)
-    run(uv, "pip", "install", "--quiet", "--python", interpreter, *PREINSTALLED)
-    freeze = uv, "pip", "freeze", "--python", interpreter
-    found = {"before": run(*freeze).splitlines()}
-    prefix = ["taskset", "-c", "0"] if python == ONE_CORE else []
-    kernel = folder / "kernels" / "colab"
-    kernel.mkdir(parents=True)
-    launch = [*prefix, str(interpreter), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": launch, "display_name": "Colab", "language": "python"}
-    (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-    kernels = KernelSpecManager(kernel_dirs=[str(kernel.parent)], ensure_native_kernel=False)
-    for notebook in NOTEBOOKS:
-        alone = folder / notebook.relative_to(ROOT / "book").with_suffix("")
-        alone.mkdir(parents=True)
-        shutil.copy(notebook, alone)
-        try:
-            found[notebook] = execute(alone / notebook.name, kernels, environment)
-        except Exception as error:
-            found[notebook] = error
-    return found | {"after": run(*freeze).splitlines()}
-
-
-def execute(notebook: Path, kernels: KernelSpecManager, environment: dict) -> list[dict]:
-    """Run a notebook in its folder and return the data of its outputs."""
-    content = nbformat.read(notebook, as_version=4)
-    manager = AsyncKernelManager(kernel_name="colab", kernel_spec_manager=kernels)
-    place = {"metadata": {"path": str(notebook.parent)}}
-    NotebookClient(content, manager, timeout=900, resources=place).execute(env=environment)
-    return [out.get("data", {}) for cell in content.cells for out in cell.get("outputs", [])]
 
 
 @pytest.fixture
 def colab(colabs, python):
     """What became of the notebooks with one Python."""
-    if not any(shutil.which(name) for name in (f"python{python}", "pyenv")):
+    if python not in colabs:
         pytest.skip(f"Python {python} is not here")
     return colabs[python].result()
+
+
+def run_all(python, folder, checkout):
+    """Run each notebook in a folder of its own; return their processes, and what was installed."""
+    venv = folder / "venv"
+    interpreter = venv / "bin" / "python"
+    mine = ("D2LPAR", "JAX", "JUPYTER", "PYTHON", "UV_", "VIRTUAL_ENV")
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith(mine)},
+        # What the first cell asks of the repository's address, this one answers.
+        "GIT_CONFIG_COUNT": "1",
+        "GIT_CONFIG_KEY_0": f"url.{checkout.as_uri()}.insteadOf",
+        "GIT_CONFIG_VALUE_0": ADDRESS,
+        "JUPYTER_PATH": str(folder),
+    }
+    prefix = []
+    if python == ONE_CORE:
+        environment["JAX_NUM_CPU_DEVICES"] = "8"
+        prefix = ["taskset", "-c", "0"]
+
+    def run(tool, *arguments):
+        command = [Path(sys.executable).with_name(tool), *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True)
+
+    run("uv", "venv", "--quiet", "--seed", "--python", python, venv).check_returncode()
+    install = "pip", "install", "--quiet", "--python", interpreter
+    run("uv", *install, *PREINSTALLED).check_returncode()
+    kernel = folder / "kernels" / "colab"
+    kernel.mkdir(parents=True)
+    launch = [*prefix, str(interpreter), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    spec = {"argv": launch, "display_name": "Colab", "language": "python"}
+    (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+    found = {"before": run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()}
+    for notebook in NOTEBOOKS:
+        alone = folder / notebook.relative_to(ROOT / "book").with_suffix("") / notebook.name
+        alone.parent.mkdir(parents=True)
+        shutil.copy(notebook, alone)
+        options = "--inplace", "--kernel_name=colab", "--timeout=900"
+        found[notebook] = alone, run("jupyter-execute", alone, *options)
+    found["after"] = run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()
+    return found
+
+
+def outputs_of(colab, notebook):
+    """Return the data of the outputs of a notebook that has run to its end."""
+    path, process = colab[notebook]
+    assert process.returncode == 0, process.stderr[-4000:]
+    cells = nbformat.read(str(path), as_version=4).cells
+    return [out.get("data", {}) for cell in cells for out in cell.get("outputs", [])]
 
 
 @each_python
@@ -130,28 +133,26 @@ def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(c
 
 
 @each_python
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
+@each_notebook
 def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(colab, notebook):
-    outputs = colab[notebook]
-    if isinstance(outputs, Exception):
-        raise outputs
+    outputs = outputs_of(colab, notebook)
     made = of_type(outputs, claims.MIME_TYPE)
     assert [claim["sentence"] for claim in made] == list(claimed_by(notebook.with_suffix(".md")))
     source = notebook.read_text(encoding="utf-8")
     assert len(of_type(outputs, exercises.MIME_TYPE)) == source.count("exercises.check_")
-    shown = [data for data in outputs if explore.MIME_TYPE in data]
-    assert len(shown) == source.count('"explore.')
-    assert all("text/html" in data for data in shown)
+    charts = [data for data in outputs if explore.MIME_TYPE in data]
+    assert len(charts) == source.count('"explore.')
+    assert all("text/html" in data for data in charts)
 
 
 @pytest.mark.parametrize("python", [ONE_CORE])
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
+@each_notebook
 def test_on_one_core_with_eight_devices_no_claim_fails_and_each_solution_is_accepted(
     colab, notebook
 ):
-    outputs = colab[notebook]
-    failed = [c for c in of_type(outputs, claims.MIME_TYPE) if c["verdict"] == "fails"]
-    assert failed == []
+    outputs = outputs_of(colab, notebook)
+    verdicts = [claim["verdict"] for claim in of_type(outputs, claims.MIME_TYPE)]
+    assert "fails" not in verdicts
     if notebook.parent.name == "solutions":
-        verdicts = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
-        assert verdicts == {"accepted"}
+        reports = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
+        assert reports == {"accepted"}
