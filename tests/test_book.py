@@ -2,7 +2,6 @@
 
 import ast
 import importlib
-import os
 import re
 import subprocess
 import sys
