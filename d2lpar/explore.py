@@ -11,7 +11,7 @@ import altair as alt
 
 from d2lpar.errors import ArgumentError
 from d2lpar.plot import COLOURS, device_colour
-from d2lpar.trace import PYTHON, Timeline
+from d2lpar.trace import Timeline
 
 MIME_TYPE = "application/vnd.d2lpar.explorable+json"
 """The type under which a notebook keeps an explorable, of which the book makes a figure."""
@@ -195,7 +195,7 @@ def timelines(timelines: Mapping[str, Timeline]) -> Explorable:
             "operator": f"{event.program} {event.operator}".strip(),
             "begin": event.start / 1e6,
             "end": event.end / 1e6,
-            "colour": COLOURS["host"] if PYTHON in event.device else device_colour(event.device),
+            "colour": device_colour(event.device),
             "opacity": 0.35 if event.operator == "wait" else 1,
         }
         for number, (title, event) in enumerate(events, start=1)

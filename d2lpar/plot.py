@@ -38,10 +38,10 @@ _DEVICES = {"CPU": ("#D55E00", "#56B4E9", "#E69F00"), "GPU": ("#009E73", "#CC79A
 
 
 def device_colour(name: str) -> str:
-    """Return the colour that a device has in every figure.
+    """Return the colour that a device, or Python, has in every figure.
 
     Args:
-        name: A device, such as `"CPU 0"`, or a row of a timeline that begins with one.
+        name: A device, such as `"CPU 0"`, or a row of a timeline, which may be Python's.
 
     Returns:
         A colour of matplotlib; with more than three devices of one kind they come again.
@@ -50,6 +50,8 @@ def device_colour(name: str) -> str:
         >>> device_colour("CPU 0") == device_colour("CPU 3") != device_colour("CPU 1")
         True
     """
+    if name.startswith(PYTHON):
+        return COLOURS["host"]
     kind, _, rest = name.partition(" ")
     number = rest.partition(" ")[0].rstrip(",")
     if kind not in _DEVICES or not number.isdigit():
@@ -282,7 +284,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
         events = timeline.row(row)
-        colour = COLOURS["host"] if row.startswith(PYTHON) else device_colour(row)
+        colour = device_colour(row)
         for kind, style in _BARS.items():
             spans = [
                 (event.start / 1e9, event.duration / 1e9, event.program)

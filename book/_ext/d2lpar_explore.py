@@ -5,6 +5,7 @@ from pathlib import Path
 
 import altair
 import vl_convert
+from d2lpar_results import executed_cells
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
@@ -22,10 +23,7 @@ class PutExplorables(SphinxTransform):
 
     def apply(self):
         """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
-        executed = Path(self.app.outdir).parent / "jupyter_execute" / f"{self.env.docname}.ipynb"
-        if not executed.exists():
-            return
-        cells = json.loads(executed.read_text(encoding="utf-8"))["cells"]
+        cells = executed_cells(self.app, self.env.docname)
         for cell in list(self.document.findall(is_element("cell_code"))):
             outputs = cells[cell["cell_index"]]["outputs"]
             shown = [output["data"] for output in outputs if "data" in output]

@@ -25,13 +25,18 @@ LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anythi
 # --- Where the numbers come from --------------------------------------------------------------
 
 
-def outputs_of(app, page):
-    """Return the data of the outputs of an executed page, by MIME type; none for plain text."""
+def executed_cells(app, page):
+    """Return the cells of an executed page, or none if it is no notebook."""
     # This is where myst-nb leaves the notebooks.
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
     if not notebook.exists():
         return []
-    cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+
+
+def outputs_of(app, page):
+    """Return the data of the outputs of an executed page, by MIME type; none for plain text."""
+    cells = executed_cells(app, page)
     return [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
 
 
