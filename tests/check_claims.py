@@ -88,7 +88,7 @@ def repeat(pages: list[Path], condition: dict, repeats: int, file: Path) -> None
     with busy_processes(condition["load"]):
         for number in range(repeats):
             for page in pages:
-                run = condition | identity(page)
+                run = condition | identity(page) | {"machine": where()}
                 if number < sum(run.items() <= past.items() for past in runs_in(file)):
                     continue
                 outputs = run_notebook(page, sentences=claimed_by(page), strict=False, timeout=900)
@@ -114,14 +114,13 @@ def busy_processes(count: int) -> Iterator[None]:
 
 
 def identity(page: Path) -> dict:
-    """Return what runs must have in common to be counted together."""
+    """Return what runs must have in common to be counted together, if on one machine."""
     notebook = jupytext.read(page)
     keep_what_is_needed(notebook, claimed_by(page))
     code = "\n".join(cell.source for cell in notebook.cells)
     return {
         "page": page.relative_to(ROOT / "book").with_suffix("").as_posix(),
         "code": hashlib.sha256(code.encode()).hexdigest()[:16],
-        "machine": where(),
     }
 
 
@@ -176,9 +175,9 @@ def report(pages: list[Path], runs: list[dict]) -> str:
     groups = defaultdict(list)
     for run in runs:
         if any(page.items() <= run.items() for page in current):
-            groups[run["load"], run["cores"], run["devices"]].append(run)
+            groups[run["machine"], run["load"], run["cores"], run["devices"]].append(run)
     parts = []
-    for (load, cores, devices), group in sorted(groups.items()):
+    for (machine, load, cores, devices), group in sorted(groups.items()):
         by_page = [[r for r in group if page.items() <= r.items()] for page in current]
         count = min(map(len, by_page))
         together = sum(
@@ -189,7 +188,7 @@ def report(pages: list[Path], runs: list[dict]) -> str:
         days = sorted({run["date"][:10] for run in group})
         parts.append(
             f"### `make claims REPEATS={count} {options}`\n\n"
-            f"{group[0]['machine']}; {' to '.join(dict.fromkeys([days[0], days[-1]]))}.\n"
+            f"{machine}; {' to '.join(dict.fromkeys([days[0], days[-1]]))}.\n"
         )
         parts.append(f"**All claims together: {with_interval(together, count)}.**\n")
         rows = [

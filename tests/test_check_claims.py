@@ -1,6 +1,7 @@
 """`make claims`: what it runs, what it counts, and what it calls a defect."""
 
 import json
+import re
 import statistics
 
 import check_claims
@@ -184,7 +185,7 @@ def run(page, verdicts, load=2, **other):
         {"sentence": f"Claim {n}.", "verdict": verdict, "predicates": {}}
         for n, verdict in enumerate(verdicts)
     ]
-    here = {"load": load, "cores": 2, "devices": 0, "date": "2026-11-21T12:00:00+00:00"}
+    here = {"load": load, "cores": 2, "devices": 0, "machine": "mine", "date": "2026-11-21T12:00"}
     return check_claims.identity(page) | here | {"claims": claims} | other
 
 
@@ -206,11 +207,14 @@ def test_runs_hold_together_if_no_claim_of_any_page_fails_or_is_undecided():
     assert "| Claim 0. | 3 | 0 | 1 | 0 | exact |" in text
 
 
-def test_runs_of_other_code_or_another_machine_are_not_counted():
+def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     one, two = notebooks()[:2]
-    stale = run(one, ["fails"], code="other"), run(two, ["fails"], machine="other")
-    text = report([one, two], [*stale, run(one, ["holds"]), run(two, ["holds"])])
-    assert "1 of 1 runs" in text
+    here = [run(one, ["fails"], code="other"), run(one, ["holds"]), run(two, ["holds"])]
+    elsewhere = [run(page, ["fails"], machine="another") for page in (one, two)]
+    text = report([one, two], [*elsewhere, *here])
+    assert re.findall(r"^\S+(?=; \d)|. of . runs", text, re.MULTILINE) == [
+        "another", "0 of 1 runs", "mine", "1 of 1 runs",
+    ]  # fmt: skip
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_the_next_begins_a_new_one(tmp_path, capsys):
