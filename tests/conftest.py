@@ -37,6 +37,9 @@ def html():
     """The folder of the built book."""
     # The flags of the `make` that runs this test are not those of the book.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
+    # Once set up, nothing is asked of a network: all that is asked goes to a port that is closed.
+    closed = "http://127.0.0.1:9"
+    environment |= dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"], closed)
     command = ["make", "book", f"PYTHON={sys.executable}"]
     built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert built.returncode == 0, built.stdout[-8000:] + built.stderr[-8000:]
