@@ -170,7 +170,7 @@ def runs_in(file: Path) -> list[dict]:
 
 
 def report(pages: list[Path], runs: list[dict]) -> str:
-    """Return tables of what repeated runs of these pages, as they stand now, have shown."""
+    """Return what repeated runs of these pages, as they stand now, have shown, as tables."""
     current = [identity(page) for page in pages]
     groups = defaultdict(list)
     for run in runs:
@@ -179,7 +179,8 @@ def report(pages: list[Path], runs: list[dict]) -> str:
     parts = []
     for (machine, load, cores, devices), group in sorted(groups.items()):
         by_page = [[r for r in group if page.items() <= r.items()] for page in current]
-        count = min(map(len, by_page))
+        if not (count := min(map(len, by_page))):
+            continue  # A page has not been run yet.
         together = sum(
             all(claim["verdict"] in FINE for page in by_page for claim in page[number]["claims"])
             for number in range(count)
@@ -198,13 +199,11 @@ def report(pages: list[Path], runs: list[dict]) -> str:
         ]
         header = ["Claim", "Held", "Inconclusive", "Failed", "Not testable", "Margin"]
         parts.append(table(header, rows))
-    return "\n".join(parts)
+    return "\n".join(parts or ["No run is complete yet.\n"])
 
 
 def with_interval(count: int, among: int) -> str:
     """Return a share with its exact 95 % interval (Clopper and Pearson, 1934)."""
-    if not among:
-        return "no run is complete yet"
     low, high = binomtest(count, among).proportion_ci(0.95, "exact")
     return f"{count} of {among} runs (95 % interval {low:.0%} to {high:.0%})"
 

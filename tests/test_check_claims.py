@@ -177,7 +177,6 @@ def test_what_could_not_be_tested_has_no_margin():
 def test_a_share_has_the_exact_interval_of_the_binomial_distribution():
     # 0.025 ** (1 / 30) = 0.884: with all of 30 the lower end has a closed form.
     assert with_interval(30, 30) == "30 of 30 runs (95 % interval 88% to 100%)"
-    assert with_interval(0, 0) == "no run is complete yet"
 
 
 def run(page, verdicts, load=2, **other):
@@ -211,10 +210,12 @@ def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     one, two = notebooks()[:2]
     here = [run(one, ["fails"], code="other"), run(one, ["holds"]), run(two, ["holds"])]
     elsewhere = [run(page, ["fails"], machine="another") for page in (one, two)]
-    text = report([one, two], [*elsewhere, *here])
+    begun = run(one, ["holds"], machine="a third")  # Its page two has not been run yet.
+    text = report([one, two], [*elsewhere, *here, begun])
     assert re.findall(r"^\S+(?=; \d)|. of . runs", text, re.MULTILINE) == [
         "another", "0 of 1 runs", "mine", "1 of 1 runs",
     ]  # fmt: skip
+    assert report([one, two], [begun]) == "No run is complete yet.\n"
 
 
 def test_a_line_that_was_cut_off_is_left_out_and_the_next_begins_a_new_one(tmp_path, capsys):
