@@ -37,7 +37,7 @@ def html():
     """The folder of the built book."""
     # The flags of the `make` that runs this test are not those of the book.
     environment = {k: v for k, v in os.environ.items() if not k.startswith("MAKE")}
-    # Once set up, nothing is asked of a network: all that is asked goes to a port that is closed.
+    # Once set up, it needs no network: whoever asks for one is sent to a port that is closed.
     closed = "http://127.0.0.1:9"
     environment |= dict.fromkeys(["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"], closed)
     command = ["make", "book", f"PYTHON={sys.executable}"]

@@ -116,7 +116,11 @@ def run_notebook(
     if intervention:
         intervention.apply_to(notebook)
     os.environ["D2LPAR_STRICT"] = str(int(strict))
-    NotebookClient(notebook, timeout=timeout).execute()
+    return outputs_of(NotebookClient(notebook, timeout=timeout).execute())
+
+
+def outputs_of(notebook: nbformat.NotebookNode) -> list[dict]:
+    """Return the data of the outputs of an executed notebook, in order; none for plain text."""
     return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from run_notebook import ROOT, notebooks, of_type
+from run_notebook import ROOT, notebooks, of_type, outputs_of
 
 from d2lpar import claims, exercises, explore
 
@@ -116,17 +116,11 @@ def run_all(python, folder, checkout):
     return found
 
 
-def outputs_in(path):
-    """Return the data of the outputs of an executed notebook."""
-    cells = nbformat.read(str(path), as_version=4).cells
-    return [out.get("data", {}) for cell in cells for out in cell.get("outputs", [])]
-
-
-def outputs_of(colab, notebook):
+def shown_in(colab, notebook):
     """Return the data of the outputs of a notebook that has run to its end."""
     path, process = colab[notebook]
     assert process.returncode == 0, process.stderr[-4000:]
-    return outputs_in(path)
+    return outputs_of(nbformat.read(path, as_version=4))
 
 
 @each_python
@@ -140,9 +134,10 @@ def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(c
 @each_python
 @each_notebook
 def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, notebook):
-    outputs = outputs_of(colab, notebook)
-    of_the_page = outputs_in(html.parent / "jupyter_execute" / notebook.relative_to(ROOT))
-    assert objects_in(outputs) == objects_in(of_the_page) != []
+    outputs = shown_in(colab, notebook)
+    page = html.parent / "jupyter_execute" / notebook.relative_to(ROOT)
+    on_the_page = outputs_of(nbformat.read(page, as_version=4))
+    assert objects_in(outputs) == objects_in(on_the_page) != []
     # Of what the book makes for its own pages, Colab shows the HTML.
     assert all("text/html" in data for data in outputs if explore.MIME_TYPE in data)
 
@@ -162,7 +157,7 @@ def objects_in(outputs):
 def test_on_one_core_with_eight_devices_no_claim_fails_and_each_solution_is_accepted(
     colab, notebook
 ):
-    outputs = outputs_of(colab, notebook)
+    outputs = shown_in(colab, notebook)
     verdicts = [claim["verdict"] for claim in of_type(outputs, claims.MIME_TYPE)]
     assert "fails" not in verdicts
     if notebook.parent.name == "solutions":
