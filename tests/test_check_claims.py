@@ -237,3 +237,6 @@ def test_what_has_been_run_is_not_run_again(monkeypatch, tmp_path):
     check_claims.repeat(pages[:1], condition, 1, file)
     check_claims.repeat(pages, condition, 2, file)
     assert ran == [pages[0], pages[1], pages[0], pages[1]]
+    text = report(pages, runs_in(file))
+    assert "REPEATS=2" in text
+    assert check_claims.where() in text
