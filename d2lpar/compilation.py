@@ -2,7 +2,8 @@
 
 import functools
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 import jax
@@ -55,3 +56,14 @@ def record_compilations() -> Iterator[list[str]]:
         # By identity: two open logs may hold equal lists.
         with _lock:
             _open_logs[:] = [other for other in _open_logs if other is not log]
+
+
+def listed(compiled: Iterable[str]) -> str:
+    """Return the names that `record_compilations` lists as text, with a count instead of repeats.
+
+    Example:
+        >>> listed(["jit(f)", "jit(g)", "jit(f)"])
+        '2 times jit(f), jit(g)'
+    """
+    counts = Counter(compiled).items()
+    return ", ".join(f"{n} times " * (n > 1) + name for name, n in counts)

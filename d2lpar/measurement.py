@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from d2lpar.barriers import block
-from d2lpar.compilation import record_compilations
+from d2lpar.compilation import listed, record_compilations
 from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, CompilationError, require_count
 from d2lpar.quantity import Quantity
@@ -168,7 +168,7 @@ class _Arm:
             ready = self.clock()
         if compiled:
             raise CompilationError(
-                f"{', '.join(compiled)} was compiled while {self.name!r} was being timed, so the "
+                f"{listed(compiled)} was compiled while {self.name!r} was being timed, so the "
                 "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
                 "and devices; an array from device_put and one that is not compile separately. If "
                 "another thread compiles, stop it while measuring."

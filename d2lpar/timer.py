@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from d2lpar.compilation import record_compilations
+from d2lpar.compilation import listed, record_compilations
 from d2lpar.errors import ArgumentError
 
 
@@ -91,5 +91,5 @@ class Benchmark:
     def __exit__(self, *exception):
         self.seconds = self._clock() - self._started
         self._recording.__exit__(None, None, None)
-        note = f" (compiled {', '.join(self._compiled)} meanwhile)" if self._compiled else ""
+        note = f"; compiled meanwhile: {listed(self._compiled)}" if self._compiled else ""
         print(f"{self.description}: {self.seconds:.4f} sec{note}")

@@ -16,7 +16,7 @@ import jax
 import networkx as nx
 
 from d2lpar.barriers import WAITING, block, wait_all
-from d2lpar.compilation import record_compilations
+from d2lpar.compilation import listed, record_compilations
 from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, CompilationError, TraceError
 from d2lpar.graph import critical_path
@@ -278,7 +278,7 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
                     results = _watch(result, began)
         if compiled:
             raise CompilationError(
-                f"{', '.join(compiled)} was compiled while it was being recorded, so the "
+                f"{listed(compiled)} was compiled while it was being recorded, so the "
                 "timeline would show the compiler. Call the function once before, with arguments "
                 "of the same shapes, dtypes and devices."
             )

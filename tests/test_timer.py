@@ -77,7 +77,7 @@ def test_a_benchmark_says_what_was_compiled_meanwhile(clock, capsys):
         with Benchmark(label, clock=clock):
             new_function(np.ones(3))
     first, second = capsys.readouterr().out.splitlines()
-    assert first == "first: 0.0000 sec (compiled jit(new_function) meanwhile)"
+    assert first == "first: 0.0000 sec; compiled meanwhile: jit(new_function)"
     assert second == "second: 0.0000 sec"
 
 
