@@ -176,30 +176,30 @@ def report(pages: list[Path], runs: list[dict]) -> str:
     for run in runs:
         if any(page.items() <= run.items() for page in current):
             groups[run["machine"], run["load"], run["cores"], run["devices"]].append(run)
-    parts = []
+    together, by_machine = [], defaultdict(dict)
     for (machine, load, cores, devices), group in sorted(groups.items()):
         by_page = [[r for r in group if page.items() <= r.items()] for page in current]
         if not (count := min(map(len, by_page))):
             continue  # A page has not been run yet.
-        together = sum(
+        held = sum(
             all(claim["verdict"] in FINE for page in by_page for claim in page[number]["claims"])
             for number in range(count)
         )
         options = f"LOAD={load} CORES={cores}" + f" DEVICES={devices}" * bool(devices)
         days = sorted({run["date"][:10] for run in group})
-        parts.append(
-            f"### `make claims REPEATS={count} {options}`\n\n"
-            f"{machine}; {' to '.join(dict.fromkeys([days[0], days[-1]]))}.\n"
-        )
-        parts.append(f"**All claims together: {with_interval(together, count)}.**\n")
-        rows = [
-            row
-            for page in by_page
-            for row in map(list, rows_of([claim for run in page for claim in run["claims"]]))
-        ]
-        header = ["Claim", "Held", "Inconclusive", "Failed", "Not testable", "Margin"]
-        parts.append(table(header, rows))
-    return "\n".join(parts or ["No run is complete yet.\n"])
+        span = " to ".join(dict.fromkeys([days[0], days[-1]]))
+        command = f"`make claims REPEATS={count} {options}`"
+        together.append([machine, command, span, with_interval(held, count)])
+        claims = [claim for page in by_page for run in page for claim in run["claims"]]
+        by_machine[machine][options] = how_often(claims)
+    if not together:
+        return "No run is complete yet.\n"
+    parts = [table(["Machine", "Command", "Days", "All claims together"], together)]
+    for machine, columns in by_machine.items():
+        sentences = dict.fromkeys(sentence for column in columns.values() for sentence in column)
+        rows = [[s, *(column[s] for column in columns.values())] for s in sentences]
+        parts.append(f"### {machine}\n\n{table(['Claim', *columns], rows)}")
+    return "\n".join(parts)
 
 
 def with_interval(count: int, among: int) -> str:
@@ -208,15 +208,20 @@ def with_interval(count: int, among: int) -> str:
     return f"{count} of {among} runs (95 % interval {low:.0%} to {high:.0%})"
 
 
-def rows_of(claims: list[dict]) -> Iterator[tuple[str, ...]]:
-    """Yield a row for each claim: how often each verdict, and the margin."""
+def how_often(claims: list[dict]) -> dict[str, str]:
+    """Return, by sentence, how often a claim held where it could be tested, and its margin."""
     by_sentence = defaultdict(list)
     for claim in claims:
         by_sentence[claim["sentence"]].append(claim)
+    cells = {}
     for sentence, same in by_sentence.items():
         verdicts = Counter(claim["verdict"] for claim in same)
-        counts = (verdicts[v] for v in ("holds", "inconclusive", "fails", "untestable"))
-        yield sentence, *map(str, counts), margin(same)
+        tested = len(same) - verdicts["untestable"]
+        others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
+        parts = [f"{verdicts['holds']} of {tested}", *(f"{n} {o}" for o, n in others.items() if n)]
+        parts.append(f"margin {margin(same)}")
+        cells[sentence] = ", ".join(parts) if tested else "not testable"
+    return cells
 
 
 def margin(same: list[dict]) -> str:

@@ -199,11 +199,25 @@ def test_runs_hold_together_if_no_claim_of_any_page_fails_or_is_undecided():
         run(two, ["holds"]),
         run(one, ["holds", "holds"]),  # Its page two has not been run yet.
     ]
-    text = report([one, two], runs)
-    assert "`make claims REPEATS=3 LOAD=2 CORES=2`" in text
-    assert "All claims together: 1 of 3 runs" in text
-    # Nothing was measured for these.
-    assert "| Claim 0. | 3 | 0 | 1 | 0 | exact |" in text
+    assert "| `make claims REPEATS=3 LOAD=2 CORES=2` | 2026-11-21 | 1 of 3 runs" in report(
+        [one, two], runs
+    )
+
+
+def test_each_condition_has_a_column_that_says_how_often_a_claim_held_where_it_was_tested():
+    (page,) = notebooks()[:1]
+    busy = [
+        run(page, ["holds", "untestable"]),
+        run(page, ["inconclusive", "holds"]),
+        run(page, ["fails", "untestable"]),
+    ]
+    idle = [run(page, ["holds", "untestable"], load=0) for _ in range(2)]
+    text = report([page], busy + idle)
+    assert "| Claim | LOAD=0 CORES=2 | LOAD=2 CORES=2 |" in text
+    # Nothing was measured for these, so that no margin is finite.
+    both = "2 of 2, margin exact | 1 of 3, 1 undecided, 1 failed, margin exact |"
+    assert f"| Claim 0. | {both}" in text
+    assert "| Claim 1. | not testable | 1 of 1, margin - |" in text
 
 
 def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
@@ -212,9 +226,9 @@ def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     elsewhere = [run(page, ["fails"], machine="another") for page in (one, two)]
     begun = run(one, ["holds"], machine="a third")  # Its page two has not been run yet.
     text = report([one, two], [*elsewhere, *here, begun])
-    assert re.findall(r"^\S+(?=; \d)|. of . runs", text, re.MULTILINE) == [
-        "another", "0 of 1 runs", "mine", "1 of 1 runs",
-    ]  # fmt: skip
+    overview = re.findall(r"^\| ([^|]+) \| `make.*\| (. of . runs)", text, re.MULTILINE)
+    assert overview == [("another", "0 of 1 runs"), ("mine", "1 of 1 runs")]
+    assert re.findall("^### (.*)", text, re.MULTILINE) == ["another", "mine"]
     assert report([one, two], [begun]) == "No run is complete yet.\n"
 
 
