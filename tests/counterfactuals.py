@@ -112,7 +112,7 @@ CAUSES = {
                 "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
             },
         ),
-        "Per call, handing out a hundred": SYNCHRONOUS,
+        "Per call, handing out sixteen": SYNCHRONOUS,
         "Five pairs do not even decide": Intervention(
             "comparing a function with itself",
             edits={
