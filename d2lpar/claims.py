@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from d2lpar.errors import ArgumentError, ClaimError
 from d2lpar.quantity import Predicate
-from d2lpar.units import format_value
+from d2lpar.units import format_value, unbroken
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
 """The type under which a notebook keeps a claim for the status page."""
@@ -174,7 +174,7 @@ def verdict_box(
 
 def _with_code(text: str) -> str:
     """Return text as HTML, with what stands in `backticks` as code."""
-    parts = enumerate(html.escape(text).split("`"))
+    parts = enumerate(html.escape(unbroken(text)).split("`"))
     return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts)
 
 

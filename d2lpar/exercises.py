@@ -192,7 +192,7 @@ def _require_formula(found: list, cases: list[tuple]) -> None:
     if all(t1 > t2 for t1, t2, *_ in wrong):
         look = (
             "It is right wherever the back end is the slower one. If the front end is slower, "
-            "when does the last call *begin* to be computed?"
+            "when does the last call begin to be computed?"
         )
     elif all(turns > 1 for *_, turns, _, _ in wrong):
         look = "It is right for a single turn. What can happen at the same time in two?"
@@ -750,12 +750,13 @@ def check_y4(gaps: Callable) -> Report:
             raise Rejection(
                 f"{where}. The idle share is right, but {start:.4g} s to {end:.4g} s is not one of "
                 "its gaps.",
-                "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when "
-                "*everything* that began before is over, and the recording has two ends.",
+                "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when all "
+                "that began before is over, and the recording has two ends.",
             )
         if abs((end - start) - longest) > close:
+            gap = "a gap, but there is a longer one" if end - start > close else "no time at all"
             raise Rejection(
-                f"{where}. {start:.4g} s to {end:.4g} s is a gap, but there is a longer one.",
+                f"{where}. {start:.4g} s to {end:.4g} s is {gap}.",
                 "The row may be idle before its first event, and after its last one.",
             )
     return f"Share and longest gap are right in {len(cases)} rows, some of them recorded."

@@ -11,7 +11,7 @@ import altair as alt
 
 from d2lpar.errors import ArgumentError
 from d2lpar.plot import COLOURS, device_colour
-from d2lpar.trace import Timeline
+from d2lpar.trace import COPY, Timeline
 
 MIME_TYPE = "application/vnd.d2lpar.explorable+json"
 """The type under which a notebook keeps an explorable, of which the book makes a figure."""
@@ -196,7 +196,7 @@ def timelines(timelines: Mapping[str, Timeline]) -> Explorable:
             "begin": event.start / 1e6,
             "end": event.end / 1e6,
             "colour": device_colour(event.device),
-            "opacity": 0.35 if event.operator == "wait" else 1,
+            "opacity": {"wait": 0.35, COPY: 0.6}.get(event.operator, 1),
         }
         for number, (title, event) in enumerate(events, start=1)
     ]
@@ -217,27 +217,28 @@ def timelines(timelines: Mapping[str, Timeline]) -> Explorable:
     is_chosen = "datum.number == chosen"
 
     def chart_of(title, rows):
-        where = alt.when(is_chosen)
-        return (
-            data.transform_filter(alt.datum.title == title)
-            .mark_bar(height=18, clip=True)
-            .encode(
-                alt.X("begin:Q", scale=scale, title="time since the call (ms)"),
-                alt.X2("end:Q"),
-                alt.Y("device:N", sort=list(rows), title=None),
-                alt.Color("colour:N", scale=None),
-                alt.Opacity("opacity:Q", scale=None),
-                stroke=where.then(alt.value("black")).otherwise(alt.value("white")),
-                strokeWidth=where.then(alt.value(3)).otherwise(alt.value(0.5)),
-                tooltip=[
-                    alt.Tooltip("device:N"),
-                    alt.Tooltip("operator:N"),
-                    alt.Tooltip("begin:Q", title="starts (ms)", format=".3f"),
-                    alt.Tooltip("takes:Q", title="takes (ms)", format=".3f"),
-                ],
-            )
-            .properties(title=title, height=alt.Step(26))
+        placed = data.transform_filter(alt.datum.title == title).encode(
+            alt.X("begin:Q", scale=scale, title="time since the call (ms)"),
+            alt.X2("end:Q"),
+            alt.Y("device:N", sort=list(rows), title=None),
         )
+        # A white edge sets bars apart; of a bar that is hardly wider it would leave nothing.
+        is_wide = alt.when(f"datum.takes > show * {percent / 100}")
+        filled = placed.mark_bar(height=18, clip=True, strokeWidth=0.5).encode(
+            alt.Color("colour:N", scale=None),
+            alt.Opacity("opacity:Q", scale=None),
+            stroke=is_wide.then(alt.value("white")).otherwise(alt.Stroke("colour:N", scale=None)),
+            tooltip=[
+                alt.Tooltip("device:N"),
+                alt.Tooltip("operator:N"),
+                alt.Tooltip("begin:Q", title="starts (ms)", format=".3f"),
+                alt.Tooltip("takes:Q", title="takes (ms)", format=".3f"),
+            ],
+        )
+        chosen = placed.transform_filter(is_chosen).mark_bar(
+            height=20, clip=True, filled=False, stroke="black", strokeWidth=2
+        )
+        return alt.layer(filled, chosen).properties(title=title, height=alt.Step(26))
 
     said = data.transform_filter(is_chosen).transform_calculate(
         line1="datum.title + ', ' + datum.device + ': ' + datum.operator",
@@ -278,6 +279,7 @@ def _stacked(
         .add_params(*sliders)
         .configure(background="white", font="DejaVu Sans, sans-serif")
         .configure_view(stroke=None)
+        .configure_axisX(labelFlush=False)
         .configure_axis(labelFontSize=11, titleFontSize=11, titleFontWeight="normal")
         .configure_title(fontSize=12, fontWeight="normal", anchor="start", frame="group")
         .configure_text(fontSize=11)

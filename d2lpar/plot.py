@@ -73,6 +73,7 @@ def use_style() -> None:
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
+            "axes.axisbelow": True,  # Lines over a bar would look like its ends.
             "grid.color": "#dddddd",
             "grid.linewidth": 0.6,
             "legend.frameon": False,
@@ -257,8 +258,8 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
             a bar; runs too short to be seen apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline. Python's row is on top, dark where it dispatches and pale
-        where it waits; below is a row for each device and copy engine. Copies are hatched.
+        The axes, one for each timeline. Python's row is on top, strong where it dispatches and
+        faint where it waits; below is a row for each device and copy engine. Copies are hatched.
     """
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
@@ -301,7 +302,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
                 **style,
             )
             for start, width, name in bars:
-                if name and width > longest * (0.018 * len(name) + 0.02):
+                if name and width > longest * (0.015 * len(name) + 0.01):
                     axes.text(
                         start + width / 2,
                         height,
@@ -482,8 +483,10 @@ def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
         The axes of the panels, one below the other. What was counted is hollow, what was sampled
         is filled and has a bar for its 95 % interval.
     """
-    heights = [0.9 + 0.28 * len(found) for found in panels.values()]
-    figure = plt.figure(figsize=(5.2, sum(heights)))
+    heights = [1.05 + 0.28 * len(found) for found in panels.values()]
+    figure = plt.figure(figsize=(5.2, sum(heights)), layout="constrained")
+    # The label of an axis is not to be read with the title below it.
+    figure.get_layout_engine().set(h_pad=0.12)
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
     for axes, (claimed, found) in zip(all_axes, panels.items(), strict=True):
         places = np.arange(len(found))[::-1]
@@ -523,7 +526,7 @@ def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
     left, right = axes.get_xlim()
     low = left if claimed.relation == "<" else bounds[0]
     high = right if claimed.relation == ">" else bounds[-1]
-    axes.axvspan(low, high, color=COLOURS["window"], alpha=0.13, lw=0)
+    axes.axvspan(low, high, color=COLOURS["window"], alpha=0.25, lw=0)
 
 
 def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:

@@ -74,7 +74,7 @@ def said(made: Claim) -> str:
     """Return the verdict of a claim and what it is made from, for a cell of a table."""
     needs = f": {made.detail}" * bool(made.needs)
     measured = [] if made.needs else map(str, made.predicates)
-    return "<br>".join([f"**{VERDICTS[made.verdict]}**{needs}", *measured]).replace("|", "\\|")
+    return "<br>• ".join([f"**{VERDICTS[made.verdict]}**{needs}", *measured]).replace("|", "\\|")
 
 
 # --- Again and again --------------------------------------------------------------------------

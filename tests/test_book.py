@@ -89,6 +89,12 @@ def number_of(node):
     return value if isinstance(value, int | float) else None
 
 
+@pytest.mark.parametrize("path", sorted(BOOK.rglob("*.md")), ids=lambda p: str(p.relative_to(BOOK)))
+def test_no_line_of_prose_begins_with_a_percent_sign_and_is_taken_for_a_comment(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert re.findall(r"^\s*%.*", text, re.MULTILINE) == []
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_notebook_page_holds_no_directive_or_role_that_colab_shows_raw(path):
     for cell in jupytext.read(path).cells:
@@ -129,6 +135,13 @@ def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, pat
     assert len(figures.alts) > 3
     assert [alt for alt in figures.alts if len(alt.split()) < 5] == []
     assert figures.captions == len(figures.alts)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_a_formula_stays_on_one_line_with_the_punctuation_behind_it(html, path):
+    page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
+    in_one = re.findall(r'"d2lpar-together"><math(?:(?!</math>).)*</math>[.,;:?!)]+</span>', page)
+    assert len(re.findall(r"</math>[.,;:?!)]", page)) == len(in_one)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)

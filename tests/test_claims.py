@@ -117,7 +117,7 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
     assert 'data-verdict="fails"' in html
     assert "does not hold here" in html
     assert "a &lt; b &amp; <code>&lt;b&gt;</code>" in html
-    assert "&lt;i&gt;: 1; claimed: &gt; 2" in html
+    assert "&lt;i&gt;: 1; claimed: &gt;\u00a02" in html  # On one line with its bound.
     assert "&lt;script&gt;" in html
     assert "<i>" not in html
     assert "<script>" not in html

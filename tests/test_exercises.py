@@ -333,6 +333,10 @@ def first_gap(timeline, row):
     return gaps_by_hand(timeline, row)[0], *spans_of(timeline, row)[0][1:]
 
 
+def empty_gap(timeline, row):
+    return gaps_by_hand(timeline, row)[0], timeline.elapsed, timeline.elapsed
+
+
 def busy_share(timeline, row):
     share, start, end = gaps_by_hand(timeline, row)
     return 1 - share, start, end
@@ -564,6 +568,7 @@ WRONG = {
         "percent": ((in_percent,), "says that 30 of it is idle.*\n  A share lies between 0 and 1"),
         "nanoseconds": ((in_nanoseconds,), "4e[+]06 s to 6e[+]06 s is not one of"),
         "the first": ((first_gap,), "is a gap, but there is a longer one"),
+        "an empty one": ((empty_gap,), "0.01 s to 0.01 s is no time at all"),
         "busy": ((busy_share,), "says that 0.7 of it is idle; it is 0.3.\n.*counts in full"),
         "two numbers": ((lambda *args: gaps_by_hand(*args)[1:],), "not three numbers"),
     },

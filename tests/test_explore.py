@@ -110,6 +110,22 @@ def test_each_bar_of_the_timelines_is_where_its_event_was():
     assert bars_of(marks, device_colour("CPU 1")) == [(0, 0.2), (0.5, 1)]
 
 
+def test_a_bar_too_narrow_for_a_white_edge_has_one_of_its_own_colour():
+    short = ("CPU 1", "copy", "", 1, 0, 20_000)
+    explorable = explore.timelines({"": timeline(short, ("CPU 0", "chain", "", 1, 0, 9_000_000))})
+    for show, edge in ((100, device_colour("CPU 1")), (1, "white")):
+        marks = drawn(explorable, show=show)
+        (bar,) = (item for kind, item in marks if item.get("fill") == device_colour("CPU 1"))
+        assert bar["stroke"] == edge
+
+
+def test_the_chosen_bar_is_framed_on_top_of_the_others():
+    marks = drawn(explore.timelines({"in turn": IN_TURN}), chosen=1)
+    rects = [item for kind, item in marks if kind == "rect"]
+    assert [item.get("stroke") == "black" for item in rects] == [False] * 4 + [True]
+    assert rects[-1]["x"] + rects[-1]["width"] == pytest.approx(0.1 * WIDTH)
+
+
 def test_two_sliders_zoom_into_the_timelines_and_never_beyond_their_end():
     explorable = explore.timelines({"in turn": IN_TURN})
     for begin in 50, 80:

@@ -68,6 +68,8 @@ def mathml(latex, display, node):
         unknown = "\\" in result or "<mi>&</mi>" in result
         problem = "a command or a & that latex2mathml does not know" if unknown else None
         result = result.replace('columnalign="', 'style="text-align:')  # browsers ignore the former
+        # A function is no operator, which would have space on both sides.
+        result = re.sub(r"<mo>(max|min)</mo>", r"<mi>\1</mi>", result)
     if problem:
         logger.warning("math %r: %s", latex, problem, location=node, type="d2lpar")
     return result
@@ -133,7 +135,7 @@ def mend_pages(app, error):
 
 def setup(app):
     """Register all of it with Sphinx."""
-    for extension in ("d2lpar_results", "d2lpar_explore", "d2lpar_glossary"):
+    for extension in ("d2lpar_results", "d2lpar_explore", "d2lpar_glossary", "d2lpar_typography"):
         app.setup_extension(extension)
     app.connect("env-check-consistency", warn_of_undocumented_names)
     app.connect("build-finished", offer_the_notebooks_of_colab)

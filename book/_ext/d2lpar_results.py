@@ -4,6 +4,7 @@ import functools
 import json
 import os
 from collections import Counter
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 
@@ -94,12 +95,13 @@ def claims_table(app, docname, _):
             )
     counts = "; ".join(f"{verdict}: {n}" for verdict, n in Counter(verdicts).items())
     count = nodes.paragraph(text=f"Claims: {len(rows)} ({counts or 'none'}).")
-    return [count, table(("Claim", "Verdict", "Measured", "Page"), rows)]
+    return [count, table("claims", ("Claim", "Verdict", "Measured", "Page"), rows)]
 
 
 def build_table(app, docname, _):
     """Return the table of the machine and the versions that this build was made with."""
-    return [table(None, [row(name, value) for name, value in facts(this_build(app)).items()])]
+    rows = [row(name, value) for name, value in facts(this_build(app)).items()]
+    return [table("machine", None, rows)]
 
 
 def machines_table(app, docname, _):
@@ -107,14 +109,14 @@ def machines_table(app, docname, _):
     known = machines(app)
     described = [facts(results) for results in known]
     rows = [row(name, *(facts[name] for facts in described)) for name in described[0]]
-    return [table(("Machine", *(results.name for results in known)), rows)]
+    return [table("machines", ("Machine", *(results.name for results in known)), rows)]
 
 
 def facts(results):
     """Return what a reader should know of a machine, by name."""
     machine = results.machine
     return {
-        "Measured": results.date,
+        "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         "Processor": f"{machine.processor}, {machine.cores} cores",
         "Memory": format_bytes(machine.memory),
         "System": machine.system,
@@ -136,7 +138,7 @@ def verdicts_table(app, docname, _):
         found = (claims.get(sentence) for claims in by_machine)
         words = (VERDICTS[claim.verdict] if claim else "not claimed then" for claim in found)
         rows.append(([with_code(sentence)], *([[nodes.Text(word)]] for word in words)))
-    return [table(("Claim", *(results.name for results in known)), rows)]
+    return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
 
 
 def sources(app, name):
@@ -157,9 +159,7 @@ def experiment_table(app, docname, name):
         found = [in_short(predicate) for predicate in judge(name, measured).values()]
         rows.append(row(source, *times, *found))
     title = nodes.paragraph(text=f"{experiment.title}.")
-    made = table(("Source", *experiment.rows, *experiment.findings), rows)
-    made["classes"].append("d2lpar-experiment")
-    return [title, made]
+    return [title, table("experiment", ("Source", *experiment.rows, *experiment.findings), rows)]
 
 
 def in_short(predicate):
@@ -182,8 +182,11 @@ def with_code(text):
     return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in parts]
 
 
-def table(header, rows):
-    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes."""
+def table(name, header, rows):
+    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes.
+
+    The style sheet knows it by its name.
+    """
 
     def line(cells):
         paragraphs = ([nodes.paragraph("", "", *inline) for inline in cell] for cell in cells)
@@ -194,7 +197,7 @@ def table(header, rows):
     if header:
         group += nodes.thead("", line([[[nodes.Text(name)]] for name in header]))
     group += nodes.tbody("", *map(line, rows))
-    return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-columns-{columns}"])
+    return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-{name}"])
 
 
 # --- Figures ----------------------------------------------------------------------------------
