@@ -320,12 +320,13 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
         axes.text(longest / 2, above, "no device had anything to do", ha="center", va="center")
 
 
-# How the kinds of events look.
+# How the kinds of events look. A run is lighter than its colour, for the name on it: black here,
+# and white on what the light becomes in the dark.
 _BARS = {
     "dispatch": {},
     "wait": {"alpha": 0.3},
     COPY: {"hatch": "////", "alpha": 0.75},
-    "": {},
+    "": {"alpha": 0.7},
 }
 
 
