@@ -5,6 +5,7 @@ import math
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import jax
 import jaxlib
@@ -13,6 +14,7 @@ import networkx as nx
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 from d2lpar.measurement import Measurement
@@ -171,21 +173,23 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
         path: Nodes of a path to be set off, such as the `critical_path`.
 
     Returns:
-        The axes. With more than a dozen nodes each shows its operator only, not its shape.
+        The axes. With more than a dozen nodes each shows its operator only, not its shape. An edge
+        that skips layers leads around their boxes, unless the graph is too large to be read.
     """
     detailed = len(graph) <= 12
     width, height = (2.1, 0.9) if detailed else (1.12, 0.62)  # Inches for each box.
-    positions, layers = _positions(graph)
-    widest = max(1, *(len(layer) for layer in layers))
+    layers, routes = _layers(graph)
+    widest = max(1.0, *map(_width, layers))
+    positions = _positions(layers, routes, widest)
     size = (max(4.0, width * widest), height * len(layers) + 0.5)
     axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
     on_path = set(itertools.pairwise(path))
-    for start, end in graph.edges:
-        (x0, y0), (x1, y1) = positions[start], positions[end]
-        _arrow(axes, (x0, y0 - 0.3), (x1, y1 + 0.3), bold=(start, end) in on_path)
-    for node, (x, y) in positions.items():
-        of = graph.nodes[node]
+    for edge in sorted(routes, key=on_path.__contains__):  # Bold last: others may share its lane.
+        route = [positions[node] for node in routes[edge]]
+        points = [(x, y + side) for x, y in route for side in (0.3, -0.3)]
+        _arrow(axes, *points[1:-1], bold=edge in on_path)
+    for node, of in graph.nodes.items():
         numbers = "".join(f" {value}" for value in of["constants"] if np.ndim(value) == 0)
         text = f"{of['name'] or of['operator']}{numbers}"
         if detailed:
@@ -193,7 +197,7 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
         colour = COLOURS["host" if of["operator"] == "input" else "device"]
         if of["device"]:
             colour = device_colour(of["device"])
-        _box(axes, x, y, 0.84, text, colour, height=0.52, bold=node in path)
+        _box(axes, *positions[node], 0.84, text, colour, height=0.52, bold=node in path)
     margin = max(0.0, 4.0 / width - widest) / 2
     axes.set(xlim=(-margin, widest + margin), ylim=(-len(layers) + 0.5, 0.5))
     devices = sorted({of["device"] for of in graph.nodes.values()} - {None})
@@ -206,48 +210,112 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     return axes
 
 
-def _positions(graph: nx.DiGraph) -> tuple[dict[int, tuple[float, float]], list[list[int]]]:
-    """Return where each node is drawn, in boxes across and layers down, and the layers."""
+class _Lane(NamedTuple):
+    """Where the edges from a node pass a layer in which they do not end: a dummy node."""
+
+    start: int
+    layer: int
+
+
+_MOST_LANES = 1000  # Beyond, to place them takes long, and nobody can follow the edges anyway.
+_Layers = list[list[int | _Lane]]
+_Routes = dict[tuple[int, int], list[int | _Lane]]
+
+
+def _width(nodes: Sequence[int | _Lane]) -> float:
+    """Return the room for nodes side by side, in boxes."""
+    return sum(0.25 if isinstance(node, _Lane) else 1.0 for node in nodes)
+
+
+def _layers(graph: nx.DiGraph) -> tuple[_Layers, _Routes]:
+    """Return the layers, from the top, and the nodes and lanes that each edge leads through."""
     depth = {}
     for node in nx.topological_sort(graph):
         depth[node] = max((depth[before] + 1 for before in graph.predecessors(node)), default=0)
     for node in graph:  # An input stands just above who needs it first.
         if not graph.in_degree(node) and graph.out_degree(node):
             depth[node] = min(depth[after] for after in graph.successors(node)) - 1
+    lanes = {
+        (start, end): [_Lane(start, layer) for layer in range(depth[start] + 1, depth[end])]
+        for start, end in graph.edges
+    }
+    if len(set().union(*lanes.values())) > _MOST_LANES:
+        lanes = dict.fromkeys(lanes, ())
+    depth |= {lane: lane.layer for passed in lanes.values() for lane in passed}
     layers = [[] for _ in range(max(depth.values(), default=0) + 1)]
-    for node in graph:
+    for node in depth:
         layers[depth[node]].append(node)
-    widest = max(len(layer) for layer in layers)
+    return layers, {(start, end): [start, *lanes[start, end], end] for start, end in lanes}
+
+
+def _positions(
+    layers: _Layers, routes: _Routes, widest: float
+) -> dict[int | _Lane, tuple[float, float]]:
+    """Return where each node and lane is drawn, in boxes across and layers down."""
+    steps = nx.DiGraph()
+    for layer in layers:
+        steps.add_nodes_from(layer)
+    for route in routes.values():
+        nx.add_path(steps, route)
+    _order(layers, steps)
+    x = _columns(layers, steps, widest)
+    return {node: (x[node], -float(y)) for y, layer in enumerate(layers) for node in layer}
+
+
+def _order(layers: _Layers, steps: nx.DiGraph) -> None:
+    """Sort each layer by the middle of its neighbours, down and up again: few lines cross then.
+
+    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures.
+    """
     x = {}
 
     def spread(layer):
         for index, node in enumerate(layer):
-            x[node] = (index + 0.5) / len(layer) * widest
-
-    def middle(node, neighbours):
-        places = [x[other] for other in neighbours] or [x[node]]
-        return sum(places) / len(places)
+            x[node] = (index + 0.5) / len(layer)
 
     for layer in layers:
         spread(layer)
-    # Order each layer by the middle of its neighbours, down and up again: few lines cross then
-    # (K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System
-    # Structures). Then move each node there, as far as the others of its layer leave room.
     for sweep in range(8):
-        neighbours = graph.predecessors if sweep % 2 == 0 else graph.successors
+        neighbours = steps.predecessors if sweep % 2 == 0 else steps.successors
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            wished = {node: middle(node, neighbours(node)) for node in layer}
-            layer.sort(key=wished.get)
+            places = {node: [x[other] for other in neighbours(node)] or [x[node]] for node in layer}
+            layer.sort(key=lambda node: sum(places[node]) / len(places[node]))
             spread(layer)
-    for _ in range(8):
-        for layer in layers:
-            left = 0.5
-            for index, node in enumerate(layer):
-                right = widest - (len(layer) - index) + 0.5
-                wished = middle(node, nx.all_neighbors(graph, node))
-                x[node] = min(max(wished, left), right)
-                left = x[node] + 1
-    return {node: (x[node], -float(depth[node])) for node in graph}, layers
+
+
+def _columns(layers: _Layers, steps: nx.DiGraph, widest: float) -> dict[int | _Lane, float]:
+    """Return how far across each node is, so that lines are as upright as the order allows.
+
+    A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs.
+    """
+    from scipy.optimize import linprog  # Slow to import, and only graphs need it.
+    from scipy.sparse import block_array, eye_array, vstack
+
+    if not steps:
+        return {}
+    nodes = list(steps)
+    half = np.array([_width([node]) / 2 for node in nodes])
+    beside = nx.DiGraph()
+    for layer in layers:
+        nx.add_path(beside, layer)
+    apart = nx.incidence_matrix(beside, nodes, oriented=True).T  # Times x: how far neighbours are.
+    step = nx.incidence_matrix(steps, nodes, oriented=True).T
+    # To be kept small: how far each step leads aside, above all in a chain; and, where that leaves
+    # a choice, how far each node is from the middle of its neighbours.
+    aside = vstack([step, step.T @ step])
+    weights = [
+        8.0 if steps.out_degree(start) == 1 == steps.in_degree(end) else 1.0
+        for start, end in steps.edges
+    ]
+    weights += [0.01] * len(nodes)
+    bound = eye_array(len(weights))
+    solution = linprog(
+        [0.0] * len(nodes) + weights,
+        A_ub=-block_array([[aside, bound], [-aside, bound], [apart, None]]),
+        b_ub=-np.concatenate([np.zeros(2 * len(weights)), abs(apart) @ half]),
+        bounds=[*zip(half, widest - half, strict=True)] + [(0, None)] * len(weights),
+    )
+    return dict(zip(nodes, solution.x, strict=False))
 
 
 def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
@@ -582,18 +650,13 @@ def _box(
     axes.text(x, y, text, ha="center", va="center", fontsize=9.5)
 
 
-def _arrow(
-    axes: Axes, start: tuple[float, float], end: tuple[float, float], bold: bool = False
-) -> None:
+def _arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:
     axes.add_patch(
         FancyArrowPatch(
-            start,
-            end,
+            path=Path(points),
             arrowstyle="-|>",
             mutation_scale=11,
             color="black" if bold else COLOURS["model"],
             linewidth=2.2 if bold else 1.0,
-            shrinkA=0,
-            shrinkB=0,
         )
     )

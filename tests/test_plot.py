@@ -1,12 +1,15 @@
 import io
 import itertools
+import math
 
 import jax
 import jax.numpy as jnp
 import matplotlib
 import matplotlib.pyplot as plt
+import networkx as nx
 import pytest
-from matplotlib.patches import FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
 
 from d2lpar import Quantity, compare, counted, cpu, plot
 from d2lpar.graph import computation_graph, critical_path
@@ -188,6 +191,115 @@ def test_a_graph_without_nodes_is_an_empty_picture():
     assert texts(plot.draw_graph(computation_graph(lambda: None))) == []
 
 
+def graph_of(edges):
+    """Return a graph from words such as "a-b b-c", with what each node needs to be drawn."""
+    graph = nx.DiGraph(edge.split("-") for edge in edges.split())
+    for node, of in graph.nodes.items():
+        of |= dict(operator=node, name=None, constants=(), shape=(), dtype="f", device=None)
+    return graph
+
+
+FORK = graph_of("x-a a-s1 s1-s2 s2-s3 a-copy copy-m1 m1-m2 m2-m3 m3-back s3-mean back-mean")
+DIAMOND = graph_of("x-a a-copy copy-c c-back back-join a-b b-join")
+TRAINING_STEP = graph_of(
+    "batch-split "
+    + " ".join(
+        f"split-x{d} x{d}-forward1{d} w1{d}-forward1{d} forward1{d}-forward2{d} w2{d}-forward2{d} "
+        f"forward1{d}-backward2{d} w2{d}-backward2{d} forward2{d}-backward2{d} backward2{d}-g2{d} "
+        f"backward2{d}-backward1{d} x{d}-backward1{d} backward1{d}-g1{d} g1{d}-update1 "
+        f"g2{d}-update2 update1-put1{d} update2-put2{d}"
+        for d in "AB"
+    )
+    + " w1-update1 w2-update2"
+)
+SKIP = graph_of("x-a a-b b-c c-d a-d")
+RESIDUAL = graph_of("x-a w-a a-b b-add x-add add-c w-c c-d d-sum add-sum")
+
+
+def random_graph(seed):
+    pairs = nx.gnp_random_graph(16, 0.2, seed, directed=True).edges
+    return graph_of(" ".join(f"{start}-{end}" for start, end in pairs if start < end))
+
+
+SMALL_GRAPHS = {
+    "fork and join": FORK,
+    "diamond": DIAMOND,
+    "training step": TRAINING_STEP,
+    "skip": SKIP,
+    "residual": RESIDUAL,
+    **{f"random {seed}": random_graph(seed) for seed in range(3)},
+}
+small_graphs = pytest.mark.parametrize("graph", SMALL_GRAPHS.values(), ids=SMALL_GRAPHS)
+
+
+@small_graphs
+def test_no_edge_passes_behind_a_box(graph):
+    axes = plot.draw_graph(graph)
+    behind = [
+        node
+        for line in lines(axes)
+        for node, box in zip(graph, boxes(axes), strict=True)
+        if Path(line).intersects_bbox(box.get_bbox(), filled=False)
+    ]
+    assert behind == []
+
+
+@small_graphs
+def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph):
+    axes = plot.draw_graph(graph)
+    ends = [ends_of(line, graph, axes) for line in lines(axes)]
+    assert sorted(ends) == sorted(graph.edges)
+    for line in lines(axes):
+        heights = [y for _, y in line]
+        assert heights == sorted(heights, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("graph", "path"),
+    [(DIAMOND, ["a", "b", "join"]), (RESIDUAL, ["x", "add", "sum"]), (SKIP, ["a", "d"])],
+)
+def test_the_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path):
+    axes = plot.draw_graph(graph, path)
+    widths = [arrow.get_linewidth() for arrow in arrows(axes)]
+    bold = [line for line, width in zip(lines(axes), widths, strict=True) if width == max(widths)]
+    assert {ends_of(line, graph, axes) for line in bold} == set(itertools.pairwise(path))
+    assert widths == sorted(widths)  # Bold over fine where they share their way.
+
+
+def test_a_chain_stays_in_its_column_and_who_joins_two_stands_between_them():
+    axes = plot.draw_graph(FORK)
+    x = {text.get_text().split()[0]: text.get_position()[0] for text in axes.texts}
+    for chain in ("x", "a"), ("s1", "s2", "s3"), ("copy", "m1", "m2", "m3", "back"):
+        assert [x[node] for node in chain] == pytest.approx([x[chain[0]]] * len(chain))
+    for node in "a", "mean":
+        assert x[node] == pytest.approx((x["s1"] + x["m1"]) / 2)
+
+
+def test_nodes_without_edges_stand_side_by_side():
+    axes = plot.draw_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
+    across, down = zip(*(text.get_position() for text in axes.texts), strict=True)
+    assert across == pytest.approx((0.5, 1.5, 2.5))
+    assert down == (0, 0, 0)
+
+
+def test_edges_from_one_node_share_their_way_past_others():
+    past_four = graph_of("a-b b-c c-d d-e e-f a-c a-d a-e a-f")
+    beside_one = graph_of("a-b b-c c-d d-e e-f a-f")
+    sizes = [plot.draw_graph(graph).figure.get_figwidth() for graph in (past_four, beside_one)]
+    assert sizes[0] == sizes[1]
+
+
+def test_a_way_past_a_box_takes_less_room_than_a_box():
+    boxes_of_widest_layer = 5
+    assert plot.draw_graph(TRAINING_STEP).figure.get_figwidth() < 1.12 * (boxes_of_widest_layer + 1)
+
+
+def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
+    chain = " ".join(f"{number}-{number + 1} {number}-60" for number in range(60))
+    axes = plot.draw_graph(graph_of(chain))
+    assert {len(line) for line in lines(axes)} == {2}
+
+
 def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
     events = (
         Event("Python", "f", "dispatch", 0, 0, 10),
@@ -240,6 +352,25 @@ def test_a_device_and_its_copy_engine_have_the_same_colour_and_the_next_device_a
 
 def boxes(axes):
     return [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+
+
+def arrows(axes):
+    return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def lines(axes):
+    """Return the points of each arrow, without its head."""
+    axes.figure.canvas.draw()
+    return [arrow.get_path().to_polygons(closed_only=False)[0] for arrow in arrows(axes)]
+
+
+def ends_of(line, graph, axes):
+    """Return the nodes whose boxes are next to the ends of a line."""
+    centres = {node: text.get_position() for node, text in zip(graph, axes.texts, strict=True)}
+    return tuple(
+        min(centres, key=lambda node: math.dist(centres[node], point))
+        for point in (line[0], line[-1])
+    )
 
 
 def bars(axes):
