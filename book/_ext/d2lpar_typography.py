@@ -2,7 +2,6 @@
 
 import re
 
-from d2lpar_glossary import is_in
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
@@ -20,9 +19,15 @@ class KeepTogether(SphinxPostTransform):
         """Change the text of a page."""
         for formula in list(self.document.findall(nodes.math)):
             self.keep_with_punctuation(formula)
-        for text in list(self.document.findall(nodes.Text)):
-            if not is_in(text, VERBATIM):
-                text.parent.replace(text, nodes.Text(unbroken(text)))
+        self.keep_units(self.document)
+
+    def keep_units(self, element):
+        """Put no-break spaces into the text of an element, except where it is code."""
+        for index, child in enumerate(element.children):
+            if isinstance(child, nodes.Text):
+                element[index] = nodes.Text(unbroken(child))
+            elif not isinstance(child, VERBATIM):
+                self.keep_units(child)
 
     def keep_with_punctuation(self, formula):
         """Put a formula and the punctuation behind it, if there is any, in one unbroken span."""
