@@ -210,6 +210,16 @@ def test_a_folded_part_unfolds_by_keyboard(visit, page):
             assert folded.evaluate("details => details.lastElementChild.offsetHeight") > 0
 
 
+@in_a_browser
+@pytest.mark.parametrize("table", ["machines", "verdicts"])
+def test_machines_side_by_side_have_columns_of_like_width(visit, table):
+    with visit("book/results.html") as tab:
+        columns = tab.locator(f".d2lpar-{table} thead th").all()[1:]
+        widths = [column.bounding_box()["width"] for column in columns]
+        assert len(widths) > 1
+        assert max(widths) < 2 * min(widths)
+
+
 # --- What readers do --------------------------------------------------------------------------
 
 
