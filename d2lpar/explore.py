@@ -236,7 +236,7 @@ def timelines(timelines: Mapping[str, Timeline]) -> Explorable:
             ],
         )
         chosen = placed.transform_filter(is_chosen).mark_bar(
-            height=20, clip=True, filled=False, stroke="black", strokeWidth=2
+            aria=False, height=20, clip=True, filled=False, stroke="black", strokeWidth=2
         )
         return alt.layer(filled, chosen).properties(title=title, height=alt.Step(26))
 
