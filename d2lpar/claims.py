@@ -174,8 +174,10 @@ def verdict_box(
 
 def _with_code(text: str) -> str:
     """Return text as HTML, with what stands in `backticks` as code."""
-    parts = enumerate(html.escape(unbroken(text)).split("`"))
-    return "".join(f"<code>{part}</code>" if i % 2 else part for i, part in parts)
+    return "".join(
+        f"<code>{html.escape(part)}</code>" if i % 2 else html.escape(unbroken(part))
+        for i, part in enumerate(text.split("`"))
+    )
 
 
 def claim(

@@ -123,6 +123,11 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
     assert "<script>" not in html
 
 
+def test_what_is_code_in_html_has_the_spaces_that_it_was_written_with():
+    html = Claim("With `x < 5` in 20 ms.", needs="a GPU")._repr_mimebundle_()["text/html"]
+    assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
+
+
 def test_in_a_notebook_the_claim_is_displayed_with_all_its_forms(run_python):
     program = """
 from IPython.core.interactiveshell import InteractiveShell

@@ -195,7 +195,7 @@ def table(name, header, rows):
     columns = len(header or rows[0])
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
     if header:
-        group += nodes.thead("", line([[[nodes.Text(name)]] for name in header]))
+        group += nodes.thead("", line([[[nodes.Text(title)]] for title in header]))
     group += nodes.tbody("", *map(line, rows))
     return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-{name}"])
 
