@@ -68,8 +68,8 @@ def mathml(latex, display, node):
         unknown = "\\" in result or "<mi>&</mi>" in result
         problem = "a command or a & that latex2mathml does not know" if unknown else None
         result = result.replace('columnalign="', 'style="text-align:')  # browsers ignore the former
-        # A function is no operator, which would have space on both sides.
-        result = re.sub(r"<mo>(max|min)</mo>", r"<mi>\1</mi>", result)
+        # As TeX sets them: a thin space before, and none behind, where an argument follows.
+        result = re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
     if problem:
         logger.warning("math %r: %s", latex, problem, location=node, type="d2lpar")
     return result
