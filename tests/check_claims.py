@@ -6,6 +6,7 @@ how often all of them hold and how far they are from failing.
 """
 
 import argparse
+import ast
 import hashlib
 import json
 import math
@@ -21,7 +22,15 @@ from pathlib import Path
 
 import jupytext
 from counterfactuals import cause_of, runs_without
-from run_notebook import ROOT, claimed_by, keep_what_is_needed, notebooks, of_type, run_notebook
+from run_notebook import (
+    ROOT,
+    claimed_by,
+    keep_what_is_needed,
+    notebooks,
+    of_type,
+    python_of,
+    run_notebook,
+)
 from scipy.stats import binomtest
 
 from d2lpar.claims import MIME_TYPE, VERDICTS, Claim
@@ -117,7 +126,8 @@ def identity(page: Path) -> dict:
     """Return what runs must have in common to be counted together, if on one machine."""
     notebook = jupytext.read(page)
     keep_what_is_needed(notebook, claimed_by(page))
-    code = "\n".join(cell.source for cell in notebook.cells)
+    # Without comments and line breaks: what they say changes no run.
+    code = "\n".join(ast.unparse(ast.parse(python_of(cell.source))) for cell in notebook.cells)
     return {
         "page": page.relative_to(ROOT / "book").with_suffix("").as_posix(),
         "code": hashlib.sha256(code.encode()).hexdigest()[:16],
