@@ -13,7 +13,10 @@ from d2lpar.errors import ArgumentError, require_count
 WAITING = "d2lpar.block"
 """What the profiler calls the time that Python spends in `block`."""
 
-_bump = jax.jit(lambda sentinel: sentinel + 1)
+
+@jax.jit
+def _add_one(x):
+    return x + 1
 
 
 def block(tree: Any) -> Any:
@@ -50,17 +53,19 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     Example:
         >>> wait_all()
     """
-    groups = [list(devices or jax.local_devices())]
-    if devices is None and groups[0][0].platform != "cpu":
-        # The CPU is there as well, unlisted, unless JAX_PLATFORMS leaves it out.
-        with contextlib.suppress(RuntimeError):
-            groups.append(jax.local_devices(backend="cpu"))
-    sentinels = [_bump(jax.device_put(np.float32(0), d)) for group in groups for d in group]
-    for group in groups:
+    if devices is None:
+        devices = jax.local_devices()
+        # Beside a GPU the CPU is there as well, unlisted, unless JAX_PLATFORMS leaves it out.
+        if devices[0].platform != "cpu":
+            with contextlib.suppress(RuntimeError):
+                devices = [*devices, *jax.local_devices(backend="cpu")]
+    sentinels = [_add_one(jax.device_put(np.float32(0), device)) for device in devices]
+    for kind in {device.platform for device in devices}:
+        group = [device for device in devices if device.platform == kind]
         if len(group) > 1:  # Programs over several CPU devices have a queue of their own.
             spread = NamedSharding(Mesh(np.array(group), "d"), PartitionSpec("d"))
             zeros = np.zeros(len(group), np.float32)
-            sentinels.append(_bump(jax.device_put(zeros, spread)))
+            sentinels.append(_add_one(jax.device_put(zeros, spread)))
     block(sentinels)
     jax.effects_barrier()
 

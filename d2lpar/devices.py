@@ -138,10 +138,11 @@ def device_name(device: jax.Device) -> str:
 
 
 def use_cpu_devices(count: int) -> None:
-    """Let JAX split this machine's CPU into `count` devices, or as many as JAX was told before.
+    """Let JAX split this machine's CPU into `count` devices, or JAX_NUM_CPU_DEVICES if more.
 
-    The devices share the cores; each has a queue of its own. This must run before JAX is first
-    used, since JAX makes its devices then and keeps them.
+    (A number in XLA_FLAGS, `--xla_force_host_platform_device_count`, is overridden.) The devices
+    share the cores; each has a queue of its own. This must run before JAX is first used, since JAX
+    makes its devices then and keeps them.
 
     Args:
         count: How many CPU devices are needed, at least 1.

@@ -14,17 +14,26 @@ from d2lpar.devices import all_devices
 PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
 """What a measurement may depend on, beside Python."""
 
+# Microseconds of computing in so many microseconds, or "max"; of a container, with cgroup 2.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
 
 def usable_cores() -> int:
     """Return how many CPU cores this process may use, which can be fewer than there are.
+
+    A part of a core, which the quota of a container may add, does not count.
 
     Example:
         >>> usable_cores() >= 1
         True
     """
-    if hasattr(os, "sched_getaffinity"):  # Not on macOS.
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = hasattr(os, "sched_getaffinity")  # Not on macOS.
+    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="utf-8").split()
+    except OSError:
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 @dataclass(frozen=True)

@@ -106,7 +106,8 @@ def compare(
 ) -> Comparison:
     """Time several functions in turn, so that whatever disturbs the machine hits all alike.
 
-    The order is reversed in every other round (A B C, C B A, ...), so that a steady drift cancels.
+    The order is reversed in every other round (A B C, C B A, ...). In an even number of rounds a
+    steady drift cancels; in an odd one, that of a single call is left.
     Divide the times of two arms to get their ratio round by round:
     `times["a"].total / times["b"].total`.
 

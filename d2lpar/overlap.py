@@ -20,7 +20,7 @@ class OverlapScore(Quantity):
         samples: The score of each round.
         unit: Empty, since it is a ratio.
         exact: As in `Quantity`.
-        shared_device: The device on which both activities ran, if there was only that one.
+        shared_device: The device on which the results of both lay, if there was only that one.
     """
 
     shared_device: str = ""
@@ -42,7 +42,10 @@ class OverlapScore(Quantity):
         if self.interval[1] < -SLACK:
             found.append("clearly below 0: the two hinder each other, or the runs differ")
         if self.shared_device:
-            found.append(f"both ran on {self.shared_device}, whose queue works in order")
+            found.append(
+                f"the results of both lie on {self.shared_device}, where programs that one thread "
+                "asks for take turns"
+            )
         return tuple(found)
 
     def __repr__(self):

@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import platform
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -17,6 +16,9 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
 from matplotlib.path import Path
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from d2lpar.devices import device_name
+from d2lpar.errors import ArgumentError
+from d2lpar.machine import usable_cores
 from d2lpar.measurement import Measurement
 from d2lpar.quantity import Predicate, Quantity
 from d2lpar.trace import COPY, PYTHON, Timeline
@@ -155,8 +157,8 @@ def draw_stack() -> Axes:
         )
         _arrow(axes, (x, 3.65), (x, 2.55))
         more = f" (+{len(devices) - 4})" if index == 3 and len(devices) > 4 else ""
-        _box(axes, x, 1.9, width * 0.9, f"{client} {device.id}{more}", COLOURS["device"])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        _box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLOURS["device"])
+    cores = usable_cores()
     _arrow(axes, (5, 8.25), (5, 7.25))
     axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=9.5)
     plural = "s" * (cores != 1)
@@ -453,15 +455,24 @@ def draw_curves(
 
     Args:
         xs: The values of the parameter.
-        curves: For each value a quantity, by the name of the curve. Up to four have a colour and a
-            marker of their own.
+        curves: For each value a quantity, by the name of the curve; up to four.
         xlabel: The parameter.
         ylabel: What was measured.
-        models: Values of the parameter and what a model says for them, by the name of the model.
+        models: Values of the parameter and what a model says for them, by the name of the model;
+            up to three.
 
     Returns:
         The axes with medians and their 95 % intervals; both scales are logarithmic.
+
+    Raises:
+        ArgumentError: If there are more than that.
     """
+    models = models or {}
+    if len(curves) > 4 or len(models) > 3:
+        raise ArgumentError(
+            "draw_curves() has looks for four curves and three models, found "
+            f"{len(curves)} and {len(models)}: draw two figures."
+        )
     axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
     looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
     for (label, quantities), (role, marker) in zip(curves.items(), looks, strict=False):
@@ -474,9 +485,7 @@ def draw_curves(
             label=label,
             capsize=3,
         )
-    for (label, (model_xs, ys)), line in zip(
-        (models or {}).items(), ("-", "--", ":"), strict=False
-    ):
+    for (label, (model_xs, ys)), line in zip(models.items(), ("-", "--", ":"), strict=False):
         axes.plot(model_xs, ys, line, color=COLOURS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
@@ -580,7 +589,7 @@ def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
 
 
 def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
-    """Show all points and the bounds, which are the same for all, and shade their inside."""
+    """Show all points and the bounds of the first comparison, and shade where it holds."""
     claimed = predicates[0]
     bounds = [bound for bound in (claimed.low, claimed.high) if math.isfinite(bound)]
     shown = [end for predicate in predicates for end in _ends(predicate.quantity)] + bounds
@@ -593,9 +602,10 @@ def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
         pad = 0.08 * (highest - lowest)
         axes.set_xlim(lowest - pad, highest + pad)
     left, right = axes.get_xlim()
-    low = left if claimed.relation == "<" else bounds[0]
-    high = right if claimed.relation == ">" else bounds[-1]
-    axes.axvspan(low, high, color=COLOURS["window"], alpha=0.25, lw=0)
+    inside = {">": (claimed.high, right), "<": (left, claimed.low)}
+    low, high = inside.get(claimed.relation, (claimed.low, claimed.high))
+    if math.isfinite(low) and math.isfinite(high):  # A bound may be a quantity of few samples.
+        axes.axvspan(low, high, color=COLOURS["window"], alpha=0.25, lw=0)
 
 
 def _error_bars(quantities: Sequence[Quantity]) -> np.ndarray:

@@ -43,6 +43,9 @@ class Quantity:
     unit: str = ""
     exact: bool = False
 
+    # A number of NumPy on the left would compare by itself, and ask the answer for its truth.
+    __array_ufunc__ = None
+
     def __post_init__(self):
         if self.unit not in UNITS:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
@@ -187,7 +190,7 @@ class Quantity:
 
     def renamed(self, name: str) -> "Quantity":
         """Return the same samples under another name."""
-        return Quantity(name, self.samples, self.unit, self.exact)
+        return replace(self, name=name)
 
     def as_dict(self) -> dict:
         """Return the quantity as plain data, for JSON."""

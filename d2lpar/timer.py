@@ -1,5 +1,6 @@
 """Time a block of code with the `Timer` and `Benchmark` of d2l."""
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -37,7 +38,11 @@ class Timer:
         return self.times[-1]
 
     def avg(self) -> float:
-        """Return the mean of the recorded times in seconds."""
+        """Return the mean of the recorded times in seconds.
+
+        Raises:
+            ArgumentError: If there is none.
+        """
         if not self.times:
             raise ArgumentError("avg() was asked of a Timer that has no times; call stop() first.")
         return self.sum() / len(self.times)
@@ -48,10 +53,7 @@ class Timer:
 
     def cumsum(self) -> list[float]:
         """Return the running sums of the recorded times in seconds."""
-        sums: list[float] = []
-        for seconds in self.times:
-            sums.append((sums[-1] if sums else 0.0) + seconds)
-        return sums
+        return list(itertools.accumulate(self.times))
 
 
 class Benchmark:

@@ -212,7 +212,7 @@ class Timeline:
         programs = self.programs
         for row in self.rows:
             runs = [event for event in programs.row(row) if event.operator != "wait"]
-            what = "calls" if row == PYTHON else "runs"
+            what = "calls" if row.startswith(PYTHON) else "runs"
             busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
             lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")
         return "\n".join(lines)
@@ -237,7 +237,8 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
     each device also watches when the results become ready, one after the other, and a device that
     has results but no events gets its row from that: each result from when the one before it was
     ready to when it was ready itself. Where results come in pairs `(array, copy)`, of one shape
-    on two devices, the copy starts no earlier than its array is ready and Python asks for it. What
+    on two devices, the copy starts no earlier than its array is ready and Python asks for it; so
+    return the pairs in the order in which you ask for the copies. What
     is ready when the function returns, since the function waited for it, is drawn as the call that
     asked for it.
 
@@ -257,8 +258,9 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
 
     Example:
         >>> import jax, jax.numpy as jnp
+        >>> from d2lpar import cpu
         >>> product = jax.jit(lambda x: x @ x)
-        >>> x = block(product(jnp.ones((500, 500))))
+        >>> x = block(product(jax.device_put(jnp.ones((500, 500)), cpu())))
         >>> y, timeline = record_trace(product, x)
         >>> timeline.busy("CPU 0") > 0
         True

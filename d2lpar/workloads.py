@@ -158,7 +158,7 @@ def train_step(
 
     Returns:
         The new parameters, and the loss before the step, which is half the squared error averaged
-        over the batch.
+        over the batch and the outputs.
     """
 
     def loss_of(parameters):

@@ -1,16 +1,15 @@
 """Execute notebooks and print their claims and reports of exercises, one JSON object a line.
 
-Usage: python tests/run_notebook.py [--without CAUSE] NOTEBOOK...
+Usage: python tests/run_notebook.py NOTEBOOK...
 
-A failing cell ends it with an error. So does a claim that does not hold, unless a cause is taken
-away to see which claims fail without it.
+A failing cell ends it with an error, and so does a claim that does not hold.
 """
 
-import argparse
 import ast
 import json
 import os
 import re
+import sys
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -74,28 +73,42 @@ jax.jit = lambda function, **options: Waiting(jit(function, **options))
 jax.device_put = Waiting(jax.device_put)
 """,
 )
-INTERVENTIONS = {
-    "synchronous": SYNCHRONOUS,
-    "barriers": BARRIERS,
-    "devices": Intervention(
-        "more than one CPU device",
-        # JAX has started before the notebook could ask for several.
-        first="import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices()",
-    ),
-    "gpu": Intervention(
-        "the difference between a CPU and a GPU",
-        # A CPU device plays the GPU, so that the cells for a GPU run, although it is none.
-        first="""
+# Enough to see that a page runs, where no claim has to be decided.
+FEW_ROUNDS = """
+import d2lpar
+
+def compare(arms, *, repeats=9, all_rounds=d2lpar.compare, **options):
+    return all_rounds(arms, repeats=min(repeats, 9), **options)
+
+d2lpar.compare = compare
+"""
+ONE_DEVICE = Intervention(
+    "more than one CPU device",
+    # JAX has started before the notebook could ask for several.
+    first=f"import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices(){FEW_ROUNDS}",
+)
+GPU_STAND_INS = Intervention(
+    "the difference between a CPU and a GPU",
+    # CPU devices play two GPUs, so that the cells for GPUs run, although there are none.
+    first=f"""
 import d2lpar.devices, jax
+
+jax.config.update("jax_num_cpu_devices", 4)
 
 def stand_in(kind, devices_of=d2lpar.devices._devices_of):
     cpus = devices_of("cpu")
-    return cpus[:1] + cpus[2:] if kind == "cpu" else cpus[1:2]
+    return cpus[::3] if kind == "cpu" else cpus[1:3]
 
 d2lpar.devices._devices_of = stand_in
-""",
-    ),
-}
+{FEW_ROUNDS}""",
+    # Sizes for a GPU would keep a CPU busy for minutes.
+    edits={
+        "(one, other), (2000, 2000)": "(one, other), (250, 250)",
+        "(2000, 6000) if pair": "(250, 250) if pair",
+        "else (4000, 4000)": "else (250, 250)",
+        "try_all_gpus()[0], 4000": "try_all_gpus()[0], 250",
+    },
+)
 
 
 def run_notebook(
@@ -115,8 +128,8 @@ def run_notebook(
         keep_what_is_needed(notebook, sentences)
     if intervention:
         intervention.apply_to(notebook)
-    os.environ["D2LPAR_STRICT"] = str(int(strict))
-    return outputs_of(NotebookClient(notebook, timeout=timeout).execute())
+    environment = os.environ | {"D2LPAR_STRICT": str(int(strict))}
+    return outputs_of(NotebookClient(notebook, timeout=timeout).execute(env=environment))
 
 
 def outputs_of(notebook: nbformat.NotebookNode) -> list[dict]:
@@ -225,21 +238,10 @@ def of_type(outputs: Iterable[Mapping], mime_type: str) -> list[dict]:
     return [data[mime_type] for data in outputs if mime_type in data]
 
 
-def printed_by(printed: str, key: str) -> list[dict]:
-    """Return what this script has printed and has that key: `"sentence"` or `"exercise"`."""
-    objects = [json.loads(line) for line in printed.splitlines() if line.startswith("{")]
-    return [found for found in objects if key in found]
-
-
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--without", choices=INTERVENTIONS, metavar="CAUSE")
-    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK")
-    asked = parser.parse_args()
-    strict = asked.without in (None, "devices")  # A claim says what it needs of devices.
-    for path in asked.notebooks:
-        outputs = run_notebook(path, INTERVENTIONS.get(asked.without), strict=strict)
+    for path in map(Path, sys.argv[1:]):
+        outputs = run_notebook(path)
         for mime_type in (claims.MIME_TYPE, exercises.MIME_TYPE):
             for found in of_type(outputs, mime_type):
                 print(json.dumps(found))

@@ -27,7 +27,6 @@ NAN = jnp.full((2, 2), jnp.nan)
 KEYS = jax.random.split(jax.random.key(0), (2, 2))
 
 
-# The fixes are in the report of the session that wrote these tests.
 def rejection_of(function, *args, usage="f()", **options):
     """Return how an answer is turned down."""
     with pytest.raises(Rejection) as caught:

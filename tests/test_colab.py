@@ -91,15 +91,18 @@ def run_all(python, folder, checkout):
     prefix = []
     if python == ONE_CORE:
         environment["JAX_NUM_CPU_DEVICES"] = "8"
-        prefix = ["taskset", "-c", "0"]
+        prefix = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
 
     def run(tool, *arguments):
         command = [Path(sys.executable).with_name(tool), *arguments]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
 
-    run("uv", "venv", "--quiet", "--seed", "--python", python, venv).check_returncode()
-    install = "pip", "install", "--quiet", "--python", interpreter
-    run("uv", *install, *PREINSTALLED).check_returncode()
+    for command in (
+        ("venv", "--quiet", "--seed", "--python", python, venv),
+        ("pip", "install", "--quiet", "--python", interpreter, *PREINSTALLED),
+    ):
+        done = run("uv", *command)
+        assert done.returncode == 0, done.stderr[-4000:]
     kernel = folder / "kernels" / "colab"
     kernel.mkdir(parents=True)
     launch = [*prefix, str(interpreter), "-m", "ipykernel_launcher", "-f", "{connection_file}"]

@@ -458,9 +458,9 @@ WRONG = {
         "to NumPy": ((to_numpy(second_result), everything_by_a_sentinel), "my_second.*NumPy's"),
         "no start": (
             (lambda start: 1.0, everything_by_a_sentinel),
-            r"my_second called start\(\) 0 times",
+            r"my_second called start\(\) 0, 0, 0 times",
         ),
-        "twice": ((second_result, twice), r"my_everything called start\(\) 6 times in 3 runs"),
+        "twice": ((second_result, twice), r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
         "the list": (
             (second_result, lambda start: block(start())),
             "the device still had work for .* it does not return.\n.*no reference to a result",

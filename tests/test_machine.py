@@ -7,7 +7,7 @@ import jax
 import psutil
 import pytest
 
-from d2lpar import __version__, num_gpus
+from d2lpar import __version__, machine, num_gpus
 from d2lpar.machine import this_machine, usable_cores, versions
 
 
@@ -45,6 +45,19 @@ def test_a_number_of_cores_that_nobody_knows_is_one(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
     assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("150000 100000", 1), ("50000 100000", 1), ("300000 100000", 3), ("max 100000", 7)],
+)
+def test_the_quota_of_a_container_counts_in_whole_cores(monkeypatch, tmp_path, quota, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    file = tmp_path / "cpu.max"
+    file.write_text(f"{quota}\n")
+    monkeypatch.setattr(machine, "_QUOTA", file)
+    assert usable_cores() == cores
 
 
 def test_this_machine_is_the_one_that_runs():

@@ -11,7 +11,7 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import Quantity, compare, counted, cpu, plot
+from d2lpar import ArgumentError, Quantity, compare, counted, cpu, plot
 from d2lpar.graph import computation_graph, critical_path
 from d2lpar.trace import Event, Timeline
 
@@ -403,6 +403,22 @@ def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds()
     (shaded,) = between.patches
     assert shaded.get_width() == pytest.approx(9.9)
     assert "<svg" in svg(above)
+
+
+def test_where_a_claim_over_two_quantities_holds_lies_beyond_the_interval_of_the_second():
+    more = Quantity("more", (4.0, 4.5, 4.5, 4.5, 4.5, 5.0))
+    less = Quantity("less", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0))
+    (axes,) = plot.draw_findings({"more than less": {"here": more > less}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() == 3.0
+    (axes,) = plot.draw_findings({"nobody knows": {"here": more > Quantity("few", (1.0, 2.0))}})
+    assert list(axes.patches) == []
+
+
+def test_more_curves_than_have_a_look_are_refused():
+    five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
+    with pytest.raises(ArgumentError, match="four curves and three models, found 5 and 0"):
+        plot.draw_curves([1.0], five, xlabel="x", ylabel="y")
 
 
 def test_a_finding_from_too_few_samples_is_drawn_all_the_same():

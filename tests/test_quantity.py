@@ -62,6 +62,7 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN < 9, "inconclusive"),
         (TEN < 2, "fails"),
         (1.9 < TEN, "holds"),
+        (np.float64(1.9) < TEN, "holds"),
         (TEN.between(2, 9), "holds"),
         (TEN.between(2.1, 9), "inconclusive"),
         (TEN.between(2, 8.9), "inconclusive"),
@@ -140,6 +141,9 @@ def test_another_name_changes_nothing_else():
     renamed = counted("bytes", 7, "B").renamed("size")
     assert str(renamed) == "size: 7 B"
     assert renamed.exact
+    score = OverlapScore("score", (1.5,) * 6, shared_device="CPU 0").renamed("overlap")
+    assert score.broken
+    assert (score.name, score.shared_device) == ("overlap", "CPU 0")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import http.server
 import io
-import itertools
 import re
 import shutil
 import threading
@@ -89,8 +88,10 @@ def visit(browser, address):
         if options.get("java_script_enabled", True):
             # What scripts put onto the page is there when none of them has more to do.
             tab.locator(".d2lpar-explorable:not(:has(svg))").first.wait_for(state="detached")
-        yield tab
-        context.close()
+        try:
+            yield tab
+        finally:
+            context.close()
 
     return visit
 
@@ -107,10 +108,12 @@ def asked_elsewhere(request, address):
 @in_a_browser
 @each_page
 def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(visit, page):
-    for width, scheme in itertools.product(WIDTHS, SCHEMES):
-        with visit(f"{page}.html", width, scheme) as tab:
-            beyond = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
-            assert (width, scheme, beyond <= 0) == (width, scheme, True)
+    for scheme in SCHEMES:
+        with visit(f"{page}.html", WIDTHS[0], scheme) as tab:
+            for width in WIDTHS:
+                tab.set_viewport_size({"width": width, "height": 900})
+                beyond = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+                assert (width, scheme, beyond <= 0) == (width, scheme, True)
             assert tab.wrong == []
             assert tab.evaluate("document.documentElement.dataset.theme") == scheme
 
@@ -142,13 +145,13 @@ def test_a_page_is_light_and_quickly_there(visit, page):
     with visit(f"{page}.html") as tab:
         nbytes = sum(len(response.body()) for response in tab.responses if response.ok)
         assert nbytes < (3e6 if page in EXPLORABLES else 1.5e6)
-        seconds = []
         for _ in range(5):  # Another process may have the core; the page is as fast as its best.
-            tab.reload()
             tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
             paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            seconds.append(tab.evaluate(paint) / 1000)
-        assert min(seconds) < 1
+            if (milliseconds := tab.evaluate(paint)) < 1000:
+                break
+            tab.reload()
+        assert milliseconds < 1000
 
 
 @in_a_browser
@@ -186,23 +189,25 @@ def test_formulas_are_drawn_and_none_is_left_as_it_was_typed(visit, page):
 
 @in_a_browser
 @each_page
-def test_the_page_before_and_the_page_after_are_a_click_away(visit, page):
+def test_the_page_before_and_the_page_after_are_a_click_away(visit, address, page):
     place = PAGES.index(page)
     with visit(f"{page}.html") as tab:
         for link, neighbour in ((".left-prev", place - 1), (".right-next", place + 1)):
             if not 0 <= neighbour < len(PAGES):
                 assert tab.locator(f".prev-next-footer {link}").count() == 0
                 continue
-            tab.locator(f".prev-next-footer {link}").click()
-            tab.wait_for_url(f"**/{PAGES[neighbour]}.html")
-            tab.go_back()
+            linked = tab.locator(f".prev-next-footer {link}")
+            assert linked.is_visible()
+            assert linked.evaluate("a => a.href") == f"{address}{PAGES[neighbour]}.html"
 
 
 @in_a_browser
 @each_page
 def test_a_folded_part_unfolds_by_keyboard(visit, page):
     with visit(f"{page}.html") as tab:
-        for folded in tab.locator("article details").all():
+        all_folded = tab.locator("article details").all()
+        assert all_folded or page not in NOTEBOOKS
+        for folded in all_folded:
             if folded.evaluate("details => details.open"):
                 continue
             folded.locator("summary").first.press("Enter")
