@@ -196,11 +196,32 @@ class Kept:
         experiment: Its id, one of `EXPERIMENTS`.
         variant: What sets this run apart from others of the same experiment, or nothing.
         rows: The quantities, by what they are.
+
+    Raises:
+        ArgumentError: If there is no such experiment, or if rows are missing, too many, or no
+            quantities.
     """
 
     experiment: str
     variant: str
     rows: Rows
+
+    def __post_init__(self):
+        if self.experiment not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
+            raise ArgumentError(f"There is no experiment {self.experiment!r}; there are {known}.")
+        expected = EXPERIMENTS[self.experiment].rows
+        if set(self.rows) != set(expected):
+            raise ArgumentError(
+                f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
+                f"found {', '.join(self.rows) or 'none'}."
+            )
+        for row, quantity in self.rows.items():
+            if not isinstance(quantity, Quantity):
+                raise ArgumentError(
+                    f"{row!r} of experiment {self.experiment} must be a quantity, found "
+                    f"{quantity!r}: keep what was measured, or `counted`."
+                )
 
     def as_dict(self) -> dict:
         """Return it as plain data, for JSON."""
@@ -229,7 +250,7 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         variant: What sets this run apart from others of the same experiment.
 
     Raises:
-        ArgumentError: If there is no such experiment, or rows are missing or too many.
+        ArgumentError: As `Kept` does.
 
     Example:
         >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
@@ -237,13 +258,4 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
 the end; found barrier in each turn.
     """
-    if experiment not in EXPERIMENTS:
-        known = ", ".join(EXPERIMENTS)
-        raise ArgumentError(f"There is no experiment {experiment!r}; there are {known}.")
-    expected = EXPERIMENTS[experiment].rows
-    if set(rows) != set(expected):
-        raise ArgumentError(
-            f"Experiment {experiment} has the rows {', '.join(expected)}; "
-            f"found {', '.join(rows) or 'none'}."
-        )
     show_in_notebook(Kept(experiment, variant, rows))

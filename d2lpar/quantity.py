@@ -286,9 +286,10 @@ class Predicate:
         )
 
     def __str__(self):
+        measured = Quantity.__repr__(self.quantity)  # Without the remarks of an overlap score.
         unit = self.quantity.unit
         low, high = format_value(self.low, unit), format_value(self.high, unit)
         if self.relation == "between":
-            return f"{self.quantity}; claimed: {low} to {high}"
+            return f"{measured}; claimed: {low} to {high}"
         bound = low if self.low == self.high else f"all of {low} to {high}"
-        return f"{self.quantity}; claimed: {self.relation} {bound}"
+        return f"{measured}; claimed: {self.relation} {bound}"

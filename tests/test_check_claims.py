@@ -232,6 +232,19 @@ def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     assert report([one, two], [begun]) == "No run is complete yet.\n"
 
 
+def test_a_comment_makes_no_other_code_and_a_number_does(monkeypatch):
+    monkeypatch.setattr(check_claims, "claimed_by", lambda page: ["Mine."])
+
+    def code_of(source):
+        made = notebook(source, "claim('Mine.', x > 2)")
+        monkeypatch.setattr(check_claims.jupytext, "read", lambda page: made)
+        return check_claims.identity(PAGE)["code"]
+
+    plain = code_of("x = 1 + 2")
+    assert code_of("x = 1 + (\n    2  # Two.\n)") == plain
+    assert code_of("x = 1 + 3") != plain
+
+
 def test_a_line_that_was_cut_off_is_left_out_and_the_next_begins_a_new_one(tmp_path, capsys):
     file = tmp_path / "runs" / "file.jsonl"
     append({"run": 1}, file)

@@ -125,7 +125,8 @@ print(captured.stdout + json.dumps([output.data for output in captured.outputs])
 
 
 def test_what_was_kept_comes_back_from_json():
-    rows = {"first": Quantity("one", (0.1, 0.2), "s"), "memory": counted("two", -3, "B")}
+    rows = {"first": Quantity("one", (0.1, 0.2), "s"), "second": counted("two", -3, "B")}
+    rows["at once"] = rows["first"]
     data = json.loads(json.dumps(Kept("P4", "two devices", rows).as_dict(), allow_nan=False))
     found = Kept.from_dict(data)
     assert (found.experiment, found.variant) == ("P4", "two devices")
@@ -152,6 +153,11 @@ def test_rows_of_another_name_are_refused_with_those_that_are_expected(rows, fou
     expected = "A6 has the rows barrier in each turn, barrier at the end; "
     with pytest.raises(ArgumentError, match=rf"{expected}found {found}\.$"):
         keep("A6", rows)
+
+
+def test_a_row_that_is_no_quantity_is_refused():
+    with pytest.raises(ArgumentError, match=r"'barrier at the end' of .* a quantity, found 2\.0"):
+        keep("A6", LOOP | {"barrier at the end": 2.0})
 
 
 def test_the_order_of_rows_does_not_matter(capsys):

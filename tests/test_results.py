@@ -19,6 +19,7 @@ RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))
 # What is lost by writing fewer digits, and the ends of what a float can be.
 ODD = Quantity("odd", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0, math.pi), "s")
+BYTES = Quantity("bytes", (-1, 2, 3), "B")
 
 HOLDS = Claim("It holds.", (RATIO > 3, RATIO.between(1, 10)))
 FAILS = Claim("It fails.", (RATIO > 10,), otherwise="the likely reason, in µs")
@@ -42,8 +43,8 @@ HERE = Results(
     claims={"book/one": (HOLDS, FAILS), "book/two": (UNDECIDED, UNTESTABLE), "book/three": ()},
     experiments=(
         Kept("A6", "", thousand(2.0, 0.5)),
-        Kept("P4", "two", {"first": ODD, "memory": Quantity("memory", (-1, 2, 3), "B")}),
-        Kept("P4", "one", {"first": Quantity("counted", (3,), "s", exact=True)}),
+        Kept("P4", "two", {"first": ODD, "second": BYTES, "at once": ODD}),
+        Kept("P4", "one", dict.fromkeys(("first", "second", "at once"), counted("n", 3, "s"))),
     ),
 )
 
@@ -242,6 +243,11 @@ def test_what_is_missing_is_named(path, place):
     assert_refused(path, f"is no file of results: something is missing .*{place[-1]}")
 
 
+def test_an_experiment_that_lacks_a_row_is_refused(path):
+    path.write_text(edited(("experiments", 0, "rows", "barrier at the end"), GONE))
+    assert_refused(path, "cannot be believed: Experiment A6 has the rows")
+
+
 @pytest.mark.parametrize("place", [("machine", "colour"), (*MEASURED, "colour")])
 def test_what_nobody_knows_is_named(path, place):
     path.write_text(edited(place, "red"))
@@ -290,7 +296,7 @@ def test_what_is_of_another_type_is_refused(path, place, value):
 SMALL = replace(
     HERE,
     claims={"book/one": (Claim("One.", (counted("one", 1) > 0,)),)},
-    experiments=(Kept("A6", "alone", {"barrier at the end": Quantity("end", (1, 2), "s")}),),
+    experiments=(Kept("A6", "alone", thousand(1.0, 0.5)),),
 )
 
 
@@ -429,14 +435,15 @@ def test_a_comparison_shows_both_medians_and_what_the_second_takes_of_the_first(
 
 
 def test_a_comparison_has_a_dash_for_what_one_machine_lacks():
-    assert cells(compare_results(HERE, THERE), "memory") == ["2 B", "-"]
-    assert cells(compare_results(THERE, HERE), "memory") == ["-", "2 B"]
+    both = replace(HERE, experiments=HERE.experiments[:2])  # Without "one".
+    assert cells(compare_results(both, THERE), "second") == ["2 B", "-"]
+    assert cells(compare_results(THERE, both), "second") == ["-", "2 B"]
 
 
 def test_variants_of_an_experiment_are_compared_with_their_own_kind():
     titles = [line for line in compare_results(HERE, THERE).splitlines() if line[:2] == "P4"]
     assert titles == ["P4 one", "P4 two"]
-    rows = {"first": Quantity("first", (6,), "s")}
+    rows = dict.fromkeys(("first", "second", "at once"), counted("n", 6, "s"))
     other = replace(HERE, experiments=(Kept("P4", "one", rows),))
     assert cells(compare_results(HERE, other), "first") == ["3 s", "6 s", "2.00"]
 
