@@ -186,7 +186,7 @@ def report(pages: list[Path], runs: list[dict]) -> str:
     for run in runs:
         if any(page.items() <= run.items() for page in current):
             groups[run["machine"], run["load"], run["cores"], run["devices"]].append(run)
-    together, by_machine = [], defaultdict(dict)
+    together, columns = defaultdict(list), defaultdict(dict)  # By machine.
     for (machine, load, cores, devices), group in sorted(groups.items()):
         by_page = [[r for r in group if page.items() <= r.items()] for page in current]
         if not (count := min(map(len, by_page))):
@@ -199,17 +199,19 @@ def report(pages: list[Path], runs: list[dict]) -> str:
         days = sorted({run["date"][:10] for run in group})
         span = " to ".join(dict.fromkeys([days[0], days[-1]]))
         command = f"`make claims REPEATS={count} {options}`"
-        together.append([machine, command, span, with_interval(held, count)])
+        together[machine].append([command, span, with_interval(held, count)])
         claims = [claim for page in by_page for run in page for claim in run["claims"]]
-        by_machine[machine][options] = how_often(claims)
-    if not together:
-        return "No run is complete yet.\n"
-    parts = [table(["Machine", "Command", "Days", "All claims together"], together)]
-    for machine, columns in by_machine.items():
-        sentences = next(iter(columns.values()))  # The same in each: it is the same code.
-        rows = [[s, *(column[s] for column in columns.values())] for s in sentences]
-        parts.append(f"### {machine}\n\n{table(['Claim', *columns], rows)}")
-    return "\n".join(parts)
+        columns[machine][options] = how_often(claims)
+    parts = []
+    for machine, cells in columns.items():
+        sentences = next(iter(cells.values()))  # The same in each: it is the same code.
+        rows = [[s, *(column[s] for column in cells.values())] for s in sentences]
+        parts += [
+            f"### {machine}\n",
+            table(["Command", "Days", "All claims together"], together[machine]),
+            table(["Claim", *cells], rows),
+        ]
+    return "\n".join(parts) or "No run is complete yet.\n"
 
 
 def with_interval(count: int, among: int) -> str:

@@ -34,6 +34,7 @@ SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS
 # How sentences name the bounds that they are checked with; what contains another comes first.
 NUMBERS = {
     "one and a half": 1.5,
+    "above two": 2,
     "two thirds": 2 / 3,
     "a half": 0.5,
     "half": 0.5,
