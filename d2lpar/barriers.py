@@ -55,14 +55,16 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     """
     if devices is None:
         devices = jax.local_devices()
-        # Beside a GPU the CPU is there as well, unlisted, unless JAX_PLATFORMS leaves it out.
+        # Beside a GPU the CPU is there as well, unlisted,
+        # unless JAX_PLATFORMS leaves it out.
         if devices[0].platform != "cpu":
             with contextlib.suppress(RuntimeError):
                 devices = [*devices, *jax.local_devices(backend="cpu")]
-    sentinels = [_add_one(jax.device_put(np.float32(0), device)) for device in devices]
+    sentinels = [_add_one(jax.device_put(np.float32(0), d)) for d in devices]
     for kind in {device.platform for device in devices}:
         group = [device for device in devices if device.platform == kind]
-        if len(group) > 1:  # Programs over several CPU devices have a queue of their own.
+        # Programs over several CPU devices have a queue of their own.
+        if len(group) > 1:
             spread = NamedSharding(Mesh(np.array(group), "d"), PartitionSpec("d"))
             zeros = np.zeros(len(group), np.float32)
             sentinels.append(_add_one(jax.device_put(zeros, spread)))
