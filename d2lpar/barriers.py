@@ -1,6 +1,5 @@
 """Wait for asynchronous results: the one place where d2lpar blocks."""
 
-import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from d2lpar.devices import all_devices
 from d2lpar.errors import ArgumentError, require_count
 
 WAITING = "d2lpar.block"
@@ -53,13 +53,8 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     Example:
         >>> wait_all()
     """
-    if devices is None:
-        devices = jax.local_devices()
-        # Beside a GPU the CPU is there as well, unlisted,
-        # unless JAX_PLATFORMS leaves it out.
-        if devices[0].platform != "cpu":
-            with contextlib.suppress(RuntimeError):
-                devices = [*devices, *jax.local_devices(backend="cpu")]
+    if devices is None:  # JAX itself lists only those of its default kind.
+        devices = list(dict.fromkeys(all_devices() + jax.local_devices()))
     sentinels = [_add_one(jax.device_put(np.float32(0), d)) for d in devices]
     for kind in {device.platform for device in devices}:
         group = [device for device in devices if device.platform == kind]
