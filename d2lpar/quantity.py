@@ -43,9 +43,6 @@ class Quantity:
     unit: str = ""
     exact: bool = False
 
-    # A number of NumPy on the left would compare by itself, and ask the answer for its truth.
-    __array_ufunc__ = None
-
     def __post_init__(self):
         if self.unit not in UNITS:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
