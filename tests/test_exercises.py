@@ -708,6 +708,16 @@ def test_a_pool_that_never_ends_is_stopped_too_and_disturbs_no_later_check(monke
     assert check("X4", *RIGHT["X4"][0]).verdict == "accepted"
 
 
+def test_where_the_profiler_shows_no_run_y1_does_not_judge(monkeypatch):
+    def record_without_runs(function, *args):
+        return function(*args), Timeline((Event("CPU 0", "result", "", 0, 0, 1),))
+
+    monkeypatch.setattr(exercises, "record_trace", record_without_runs)
+    report = check("Y1", *RIGHT["Y1"][0])
+    assert report.verdict == "untestable"
+    assert "shows no run of multiply()" in report.saw
+
+
 def test_inside_a_recording_of_the_reader_what_needs_one_cannot_be_checked(tmp_path):
     with jax.profiler.trace(tmp_path):
         reports = [check(name, *RIGHT[name][0]) for name in ("Y1", "Y4")]

@@ -127,6 +127,19 @@ def test_set_up_is_repeated_for_another_lock_but_not_for_settings_of_tools(
     assert tree.installs() == installs
 
 
+@pytest.mark.parametrize("folder", ["", "relative"])
+def test_an_environment_is_not_taken_away_from_the_python_that_runs_in_it(tree, folder):
+    tree.make("bench")
+    inside = tree.path / ".venv/3.12/bin/python"
+    with (tree.path / "requirements.txt").open("a", encoding="utf-8") as file:
+        file.write("extra==1.0\n")
+    refused = tree.make("bench", python=inside.relative_to(tree.path) if folder else inside)
+    assert refused.returncode != 0
+    assert "has changed: run make with another Python" in refused.stderr
+    assert inside.exists()
+    assert tree.installs() == 0
+
+
 def test_each_python_keeps_its_own_environment(tree, tmp_path):
     tree.make("bench")
     (tmp_path / "other").mkdir()

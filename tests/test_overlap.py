@@ -93,6 +93,9 @@ def test_a_score_can_be_claimed_over():
     result = overlap_score(seconds(*[1] * 6), seconds(*[2] * 6), seconds(*[2.25] * 6))
     assert (result > 0.5).verdict == "holds"
     assert (result.between(0, 0.5)).verdict == "fails"
+    broken = overlap_score(seconds(*[1] * 6), seconds(*[2] * 6), seconds(*[1] * 6))
+    assert BROKEN in str(broken)
+    assert BROKEN not in str(broken > 0.5)  # The box of a claim has its own words.
 
 
 @pytest.mark.parametrize(("other", "shared"), [(0, "CPU 0"), (1, "")])

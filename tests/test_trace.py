@@ -143,12 +143,14 @@ def test_a_timeline_prints_each_row_with_its_runs():
         event(PYTHON, 0, 10, operator="dispatch", run=0),
         event(PYTHON, 10, 20, operator="dispatch", run=1),
         event(PYTHON, 50, 100, "block", "wait", 2),
+        event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
         event("CPU 0", 20, 40, operator="a"),
         event("CPU 0", 30, 60, operator="b"),
     )
     assert repr(run).splitlines() == [
         "timeline of 100 ns, from JAX's profiler",
         "  Python      2 calls, 70 ns busy, 30 ns idle",
+        "  Python 2    1 calls, 50 ns busy, 50 ns idle",
         "  CPU 0       1 runs, 40 ns busy, 60 ns idle",
     ]
 
