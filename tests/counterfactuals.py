@@ -147,7 +147,7 @@ CAUSES = {
             },
         ),
         "Read after the barrier": SYNCHRONOUS,
-        "Where the arms differ": Intervention(
+        "With memory of another kind": Intervention(
             "the second kind of memory",
             edits={"host_array(64, aligned=True)": "host_array(64, aligned=False)"},
         ),
