@@ -231,6 +231,26 @@ def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     assert report([one, two], [begun]) == "No run is complete yet.\n"
 
 
+def test_the_published_table_of_repeats_says_what_the_published_runs_show(monkeypatch):
+    file = check_claims.RESULTS / "repeats.jsonl"
+    runs = runs_in(file)
+    ran = {run["page"]: {key: run[key] for key in ("page", "code")} for run in runs}
+    # The code that ran, and not the hash of today: Python 3.12 writes an f-string otherwise.
+    identity = check_claims.identity
+    monkeypatch.setattr(check_claims, "identity", lambda page: ran[identity(page)["page"]])
+    assert file.with_suffix(".md").read_text() == report(notebooks(), runs)
+
+
+@pytest.mark.parametrize("name", ["causes.md", "repeats.md"])
+def test_the_published_tables_have_each_claim_as_it_is_worded(name):
+    text = (check_claims.RESULTS / name).read_text()
+    bodies = re.findall(r"^\| Claim \|.*\n\| -.*\n((?:\| .*\n)+)", text, re.MULTILINE)
+    assert bodies
+    for body in bodies:
+        sentences = [row.removeprefix("| ").split(" | ")[0] for row in body.splitlines()]
+        assert sentences == [claim for page in notebooks() for claim in cause_of(page)]
+
+
 def test_a_comment_makes_no_other_code_and_a_number_does(monkeypatch):
     monkeypatch.setattr(check_claims, "claimed_by", lambda page: ["Mine."])
 
