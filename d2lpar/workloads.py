@@ -4,6 +4,7 @@ import functools
 import hashlib
 import itertools
 import mmap
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -81,28 +82,39 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
 
 
-def hash_on_threads(threads: int) -> list[str]:
-    """Hash forty megabytes on each of some threads at once, without JAX: a control.
+def crowding(threads: int) -> float:
+    """Measure how crowded the cores are, without JAX: a control for what needs free ones.
 
-    Python lets go of its lock while it hashes. So with as many cores free as there are threads,
-    this takes as long as one thread does; otherwise longer, and nothing else can be parallel
-    either. (Eight megabytes are hashed in some five milliseconds, which is too short: a system may
-    let two new threads share a core for that long before it gives each its own.)
+    Each thread hashes forty megabytes, while which Python lets go of its lock. First one does so
+    alone, then all at once. (Eight megabytes are hashed in some five milliseconds, which is too
+    short: a system may let two new threads share a core for that long before it gives each its
+    own.)
 
     Args:
         threads: How many.
 
     Returns:
-        The digest that each thread has found.
+        The time of all at once over the processor time of the one, about 1 with a free core for
+        each, more where they share cores with each other or with other programs. The time that
+        passes for the one would not do in place of its processor time, since it may have to share
+        its core as well.
 
     Example:
-        >>> one, two = hash_on_threads(2)
-        >>> one == two
+        >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
         True
     """
-    data = bytes(40_000_000)
+    data = b"x" * 40_000_000  # Of zeros, the system would make the pages while the one hashes.
+
+    def hash_it(_) -> float:
+        start = time.thread_time()
+        hashlib.sha256(data)
+        return time.thread_time() - start
+
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda _: hashlib.sha256(data).hexdigest(), range(threads)))
+        needed = pool.submit(hash_it, None).result()
+        start = time.perf_counter()
+        list(pool.map(hash_it, range(threads)))
+        return (time.perf_counter() - start) / needed
 
 
 def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
