@@ -187,6 +187,7 @@ def report(pages: list[Path], runs: list[dict]) -> str:
         if any(page.items() <= run.items() for page in current):
             groups[run["machine"], run["load"], run["cores"], run["devices"]].append(run)
     together, columns = defaultdict(list), defaultdict(dict)  # By machine.
+    anywhere = defaultdict(list)  # By options, how many of how many runs held on each machine.
     for (machine, load, cores, devices), group in sorted(groups.items()):
         by_page = [[r for r in group if page.items() <= r.items()] for page in current]
         if not (count := min(map(len, by_page))):
@@ -200,9 +201,17 @@ def report(pages: list[Path], runs: list[dict]) -> str:
         span = " to ".join(dict.fromkeys([days[0], days[-1]]))
         command = f"`make claims REPEATS={count} {options}`"
         together[machine].append([command, span, with_interval(held, count)])
+        anywhere[options].append((held, count))
         claims = [claim for page in by_page for run in page for claim in run["claims"]]
         columns[machine][options] = how_often(claims)
     parts = []
+    if len(columns) > 1:
+        rows = [
+            [options, str(len(counts)), with_interval(*map(sum, zip(*counts, strict=True)))]
+            for options, counts in sorted(anywhere.items())
+        ]
+        header = ["Condition", "Machines", "All claims together"]
+        parts += ["### All machines\n", table(header, rows)]
     for machine, cells in columns.items():
         sentences = next(iter(cells.values()))  # The same in each: it is the same code.
         rows = [[s, *(column[s] for column in cells.values())] for s in sentences]

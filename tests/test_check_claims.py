@@ -227,8 +227,19 @@ def test_runs_of_other_code_are_not_counted_and_each_machine_has_a_table():
     begun = run(one, ["holds"], machine="a third")  # Its page two has not been run yet.
     text = report([one, two], [*elsewhere, *here, begun])
     found = re.findall(r"^### (.*)|^\| `make.*\| (. of . runs)", text, re.MULTILINE)
-    assert found == [("another", ""), ("", "0 of 1 runs"), ("mine", ""), ("", "1 of 1 runs")]
+    machines = [("another", ""), ("", "0 of 1 runs"), ("mine", ""), ("", "1 of 1 runs")]
+    assert found == [("All machines", ""), *machines]
     assert report([one, two], [begun]) == "No run is complete yet.\n"
+
+
+def test_the_runs_of_a_condition_are_also_counted_over_all_machines():
+    (page,) = notebooks()[:1]
+    idle = [run(page, ["holds"], load=0)]
+    busy = [run(page, [verdict], machine=name) for name in "ab" for verdict in ("holds", "fails")]
+    assert "All machines" not in report([page], idle)
+    text = report([page], [run(page, ["holds"], machine="b", load=0), *busy])
+    assert "| LOAD=0 CORES=2 | 1 | 1 of 1 runs" in text
+    assert "| LOAD=2 CORES=2 | 2 | 2 of 4 runs" in text
 
 
 def test_the_published_table_of_repeats_says_what_the_published_runs_show(monkeypatch):
