@@ -207,10 +207,10 @@ def report(pages: list[Path], runs: list[dict]) -> str:
     parts = []
     if len(columns) > 1:
         rows = [
-            [options, str(len(counts)), with_interval(*map(sum, zip(*counts, strict=True)))]
+            [options, with_interval(*map(sum, zip(*counts, strict=True))), str(len(counts))]
             for options, counts in sorted(anywhere.items())
         ]
-        header = ["Condition", "Machines", "All claims together"]
+        header = ["Condition", "All claims together", "Machines"]
         parts += ["### All machines\n", table(header, rows)]
     for machine, cells in columns.items():
         sentences = next(iter(cells.values()))  # The same in each: it is the same code.

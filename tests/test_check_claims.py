@@ -238,8 +238,8 @@ def test_the_runs_of_a_condition_are_also_counted_over_all_machines():
     busy = [run(page, [verdict], machine=name) for name in "ab" for verdict in ("holds", "fails")]
     assert "All machines" not in report([page], idle)
     text = report([page], [run(page, ["holds"], machine="b", load=0), *busy])
-    assert "| LOAD=0 CORES=2 | 1 | 1 of 1 runs" in text
-    assert "| LOAD=2 CORES=2 | 2 | 2 of 4 runs" in text
+    assert re.search(r"\| LOAD=0 CORES=2 \| 1 of 1 runs [^|]* \| 1 \|", text)
+    assert re.search(r"\| LOAD=2 CORES=2 \| 2 of 4 runs [^|]* \| 2 \|", text)
 
 
 def test_the_published_table_of_repeats_says_what_the_published_runs_show(monkeypatch):
