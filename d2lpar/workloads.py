@@ -85,10 +85,9 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
 def crowding(threads: int) -> float:
     """Measure how crowded the cores are, without JAX: a control for what needs free ones.
 
-    Each thread hashes forty megabytes, while which Python lets go of its lock. First one does so
-    alone, then all at once. (Eight megabytes are hashed in some five milliseconds, which is too
-    short: a system may let two new threads share a core for that long before it gives each its
-    own.)
+    A thread hashes forty megabytes, first one alone, then all at once. Python lets go of its lock
+    meanwhile. (Eight megabytes are hashed in some five milliseconds, which is too short: a system
+    may let two new threads share a core for that long before it gives each its own.)
 
     Args:
         threads: How many.
