@@ -155,7 +155,7 @@ class _Arm:
         self.dispatch: list[float] = []
         self.total: list[float] = []
         self.waited_for_something = False
-        self.devices: set[str] = set()
+        self.devices: set[jax.Device] = set()
 
     def warm_up(self) -> None:
         block(self.call())
@@ -179,7 +179,7 @@ class _Arm:
         for leaf in jax.tree.leaves(result):
             self.waited_for_something |= hasattr(leaf, "block_until_ready")
             if isinstance(leaf, jax.Array):
-                self.devices.update(map(device_name, leaf.devices()))
+                self.devices |= leaf.devices()
 
     def measurement(self) -> Measurement:
         dispatch = Quantity(f"{self.name}, dispatch", tuple(self.dispatch), "s")
@@ -187,7 +187,8 @@ class _Arm:
         warnings = total.warnings
         if not self.waited_for_something:
             warnings += ("returned no JAX array: total is when Python was done, no more",)
-        return Measurement(self.name, dispatch, total, warnings, frozenset(self.devices))
+        devices = frozenset(map(device_name, self.devices))
+        return Measurement(self.name, dispatch, total, warnings, devices)
 
 
 def _run(arms: list[_Arm], repeats: int, warmup: int) -> Comparison:
