@@ -249,7 +249,8 @@ def margin(same: list[dict]) -> str:
     """Return the distance from the nearest bound over its spread between runs.
 
     The distance is the median over the runs, the spread their standard deviation; of several
-    comparisons the least sure one counts. A count that is always the same has no spread.
+    comparisons the least sure one counts. A count that is always the same has no spread, and
+    what differs only by rounding has so little that the number would say nothing.
     """
     tested = [claim["predicates"] for claim in same if claim["verdict"] != "untestable"]
     if len(tested) < 2:
@@ -259,7 +260,10 @@ def margin(same: list[dict]) -> str:
         distances = [predicates[name][1] for predicates in tested if name in predicates]
         distance, spread = statistics.median(distances), statistics.pstdev(distances)
         margins.append(distance / spread if spread else math.copysign(math.inf, distance))
-    return f"{min(margins):.1f}" if min(margins) < math.inf else "exact"
+    least = min(margins)
+    if least > 1000:
+        return "exact" if least == math.inf else "over 1000"
+    return f"{least:.1f}"
 
 
 # --- The command line -------------------------------------------------------------------------

@@ -165,6 +165,10 @@ def test_a_count_that_is_always_the_same_has_an_exact_margin():
     assert margin(same(counted("n", 5), counted("n", 5))) == "exact"
 
 
+def test_what_differs_only_by_rounding_has_a_margin_that_is_not_spelled_out():
+    assert margin(same(ratio(*[2.0] * 6), ratio(*[2.0 + 1e-9] * 6))) == "over 1000"
+
+
 def test_a_count_that_always_fails_has_no_exact_margin():
     assert margin(same(counted("n", 0), counted("n", 0))) == "-inf"
 
