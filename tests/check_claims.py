@@ -250,7 +250,7 @@ def margin(same: list[dict]) -> str:
 
     The distance is the median over the runs, the spread their standard deviation; of several
     comparisons the least sure one counts. A count that is always the same has no spread, and
-    what differs only by rounding has so little that the number would say nothing.
+    what hardly differs so little that the number would say nothing.
     """
     tested = [claim["predicates"] for claim in same if claim["verdict"] != "untestable"]
     if len(tested) < 2:
@@ -260,10 +260,9 @@ def margin(same: list[dict]) -> str:
         distances = [predicates[name][1] for predicates in tested if name in predicates]
         distance, spread = statistics.median(distances), statistics.pstdev(distances)
         margins.append(distance / spread if spread else math.copysign(math.inf, distance))
-    least = min(margins)
-    if least > 1000:
-        return "exact" if least == math.inf else "over 1000"
-    return f"{least:.1f}"
+    if (least := min(margins)) == math.inf:
+        return "exact"
+    return "over 1000" if least > 1000 else f"{least:.1f}"
 
 
 # --- The command line -------------------------------------------------------------------------
