@@ -67,7 +67,7 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     jax.effects_barrier()
 
 
-def blocks(
+def makes_wait(
     operation: Callable[..., Any], make_unready: Callable[[], Sequence[jax.Array]], tries: int = 3
 ) -> bool:
     """Say whether an operation makes Python wait for its operands.
@@ -91,9 +91,8 @@ def blocks(
 
     Example:
         >>> import jax.numpy as jnp
-        >>> from d2lpar.workloads import chain
-        >>> double = jax.jit(lambda x: (chain(x, 5000), 2 * x))
-        >>> blocks(lambda y, z: float(z[0, 0]), lambda: double(jnp.eye(64)))
+        >>> products = jax.jit(lambda x: (x @ x @ x, x @ x))
+        >>> makes_wait(lambda y, z: float(z[0, 0]), lambda: products(jnp.eye(1000)))
         True
     """
     require_count("tries", tries, at_least=1)
@@ -105,8 +104,8 @@ def blocks(
         kept = [array for array in arrays if not array.is_deleted()]
         if not kept:
             raise ArgumentError(
-                "blocks() has no array left to ask whether it is ready: let make_unready return "
-                "a further result, which the operation leaves alone."
+                "makes_wait() has no array left to ask whether it is ready: let make_unready "
+                "return a further result, which the operation leaves alone."
             )
         ready = all(array.is_ready() for array in kept)
         wait_all()  # The next try must not find this one's work in the queue.

@@ -2,6 +2,7 @@
 
 import inspect
 import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 
 import jax
@@ -9,7 +10,8 @@ import networkx as nx
 import numpy as np
 
 from d2lpar.devices import device_name
-from d2lpar.errors import DeviceError
+from d2lpar.errors import ArgumentError, DeviceError
+from d2lpar.timeline import PYTHON, Timeline
 
 
 def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
@@ -141,6 +143,58 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
     pairs.add_edges_from((("before", one), ("after", other)) for one, other in after.edges)
     matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
     return len(nodes) - len(matching) // 2
+
+
+def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
+    """Return how long each operator of a graph took, as far as a timeline shows it.
+
+    The n-th call of a function on a device in the program is its n-th run there. What has no
+    run of its own, such as an input, is left out.
+
+    Args:
+        graph: The graph of the recorded function, from `computation_graph`. A node without a
+            device is taken to have run on the only device of its program.
+        timeline: The recording, from `record_trace`.
+
+    Returns:
+        Seconds for each node.
+    """
+    runs = defaultdict(list)
+    for event in timeline.programs.events:
+        if not event.device.startswith(PYTHON):
+            runs[event.program, event.device].append(event.duration / 1e9)
+            runs[event.program, None].append(event.duration / 1e9)
+    turns = defaultdict(int)
+    found = {}
+    for node, of in graph.nodes.items():
+        key = (of["operator"], of["device"])
+        if turns[key] < len(runs[key]):
+            found[node] = runs[key][turns[key]]
+        turns[key] += 1
+    return found
+
+
+def critical_path_share(graph: nx.DiGraph, timeline: Timeline) -> float:
+    """Return which share of the elapsed time of a recording the critical path needs.
+
+    At 1, no further device could have made the run shorter. What is missing to 1 was spent on
+    dispatch, on copies that the profiler does not show, and on waiting for a device.
+
+    Args:
+        graph: The graph of the recorded function, from `computation_graph`.
+        timeline: The recording, from `record_trace`.
+
+    Raises:
+        ArgumentError: If the timeline shows none of the graph's operators.
+    """
+    seconds = seconds_of(graph, timeline)
+    if not seconds:
+        raise ArgumentError(
+            "The timeline shows no operator of this graph: give the graph of the function "
+            "that was recorded, made of jitted functions."
+        )
+    path = critical_path(graph, seconds)
+    return sum(seconds.get(node, 0.0) for node in path) / timeline.elapsed
 
 
 def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 
 from d2lpar.devices import all_devices
+from d2lpar.units import format_bytes
 
 PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
 """What a measurement may depend on, beside Python."""
@@ -55,6 +56,16 @@ class Machine:
     system: str
     devices: str
     driver: str = ""
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """What a reader should know of it, in words, by name."""
+        return {
+            "Processor": f"{self.processor}, {self.cores} cores",
+            "Memory": format_bytes(self.memory),
+            "System": self.system,
+            "JAX devices": self.devices + f", driver {self.driver}" * bool(self.driver),
+        }
 
 
 def this_machine() -> Machine:

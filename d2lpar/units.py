@@ -1,7 +1,6 @@
 """Print seconds and bytes as people read them; compute in SI only."""
 
 import math
-import re
 
 _PREFIXES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
@@ -11,19 +10,6 @@ _PREFIXES = {
 
 UNITS = frozenset(_PREFIXES)
 """What a quantity may be measured in, which is seconds, bytes, or nothing for counts and ratios."""
-
-
-_WITHIN = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)(?!\w))|(?<=[<>]) (?=-?\d)")
-
-
-def unbroken(text: str) -> str:
-    r"""Return text with no-break spaces between a number and its unit, or its sign of comparison.
-
-    Example:
-        >>> unbroken("a share < 0.5 in 95 % of 20 ms").split(" ")
-        ['a', 'share', '<\xa00.5', 'in', '95\xa0%', 'of', '20\xa0ms']
-    """
-    return _WITHIN.sub("\u00a0", text)
 
 
 def format_value(value: float, unit: str) -> str:

@@ -35,7 +35,6 @@ from d2lpar import (
     Benchmark,
     InFlight,
     PeakMemory,
-    Predicate,
     Quantity,
     Timer,
     block,
@@ -47,11 +46,12 @@ from d2lpar import (
     two_devices,
     use_cpu_devices,
 )
+from d2lpar.book.results import write_whole
+from d2lpar.book.workloads import chain, chain_into, host_batch, init_mlp, train_step
 from d2lpar.machine import this_machine, versions
-from d2lpar.results import write_whole
+from d2lpar.quantity import Predicate
 from d2lpar.trace import read_trace
 from d2lpar.units import format_bytes, format_value
-from d2lpar.workloads import chain, chain_into, host_batch, init_mlp, train_step
 
 TURNS = 1000
 RESULTS = ROOT / "_build" / "bench.json"

@@ -33,7 +33,7 @@ from run_notebook import (
 )
 from scipy.stats import binomtest
 
-from d2lpar.claims import MIME_TYPE, VERDICTS, Claim
+from d2lpar.book.claims import MIME_TYPE, VERDICTS, Claim
 from d2lpar.machine import this_machine, usable_cores, versions
 from d2lpar.quantity import Predicate
 

@@ -7,7 +7,7 @@ import sys
 
 from run_notebook import ROOT, notebooks, run_notebook
 
-from d2lpar.results import collect, save
+from d2lpar.book.results import collect, save
 
 
 def commit() -> str:
@@ -33,7 +33,7 @@ def main() -> None:
     path = ROOT / "book" / "results" / f"{name}.json"
     results = collect(name, pages, commit=state, load=load)
     save(results, path)
-    print(f"{results.summary}\nKept in {path.relative_to(ROOT)}")
+    print(f"Kept in {path.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

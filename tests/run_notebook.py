@@ -19,7 +19,7 @@ import jupytext
 import nbformat
 from nbclient import NotebookClient
 
-from d2lpar import claims, exercises
+from d2lpar.book import claims, exercises
 
 ROOT = Path(__file__).parent.parent
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from d2lpar import compare, cpu, gpu
-from d2lpar.answers import (
+from d2lpar.book.exercises.answers import (
     SHOWN,
     Rejection,
     call_answer,

@@ -3,15 +3,16 @@ import jax.numpy as jnp
 import pytest
 from fakes import FakeArray, FakeDevice
 
-from d2lpar import ArgumentError, block, wait_all
-from d2lpar.barriers import blocks
-from d2lpar.workloads import chain
+from d2lpar import block, wait_all
+from d2lpar.barriers import makes_wait
+from d2lpar.book.workloads import chain
+from d2lpar.errors import ArgumentError
 
 # `is_ready` would not tell: for some microseconds after `wait_all` it may still say no.
 WHAT_WAIT_ALL_LEAVES = """
 import time, jax
 from d2lpar import block, wait_all
-from d2lpar.workloads import chain
+from d2lpar.book.workloads import chain
 for device in jax.local_devices(backend="cpu"):
     matrix = jax.device_put(jax.numpy.eye(64), device)
     block(chain(matrix, 5000))
@@ -55,23 +56,23 @@ def test_wait_all_can_be_told_which_devices():
 )
 def test_an_operation_is_found_to_wait_or_not(operation, waits):
     two_results = jax.jit(lambda x: (chain(x, 5000), 2 * x))
-    assert blocks(operation, lambda: two_results(jnp.eye(64))) is waits
+    assert makes_wait(operation, lambda: two_results(jnp.eye(64))) is waits
 
 
 def test_an_operation_that_once_returned_late_is_not_said_to_wait(clock):
     device, late = FakeDevice(clock), iter([0, 100, 100, 0])
     operation = lambda array: clock.advance(next(late))  # noqa: E731
-    assert not blocks(operation, lambda: [device.run(5)], tries=3)
+    assert not makes_wait(operation, lambda: [device.run(5)], tries=3)
 
 
 def test_an_operand_that_the_operation_deletes_is_not_asked(clock):
     device = FakeDevice(clock)
-    assert not blocks(lambda y, z: z.delete(), lambda: [device.run(5), device.run(0)])
+    assert not makes_wait(lambda y, z: z.delete(), lambda: [device.run(5), device.run(0)])
 
 
 def test_an_operation_must_be_tried_at_least_once():
     with pytest.raises(ArgumentError, match=r"tries must be .* at least 1, found 0"):
-        blocks(block, list, tries=0)
+        makes_wait(block, list, tries=0)
 
 
 def test_waiting_for_everything_includes_programs_that_span_several_devices(run_python):
@@ -79,7 +80,7 @@ def test_waiting_for_everything_includes_programs_that_span_several_devices(run_
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from d2lpar import wait_all
-from d2lpar.workloads import chain
+from d2lpar.book.workloads import chain
 
 spread = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
 chains = jax.jit(jax.vmap(lambda matrix: chain(matrix, 5000)))
@@ -95,4 +96,4 @@ print(len(jax.devices()), result.is_ready())
 
 def test_an_operation_that_leaves_no_array_to_ask_is_refused():
     with pytest.raises(ArgumentError, match="no array left to ask"):
-        blocks(lambda array: array.delete(), lambda: [jnp.ones(3) + 1])
+        makes_wait(lambda array: array.delete(), lambda: [jnp.ones(3) + 1])

@@ -21,8 +21,8 @@ from run_notebook import (
 )
 
 from d2lpar import num_gpus
-from d2lpar.claims import MIME_TYPE
-from d2lpar.experiments import EXPERIMENTS
+from d2lpar.book.claims import MIME_TYPE
+from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
 NOTEBOOKS = notebooks()

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from fakes import FakeArray, FakeDevice
 
-from d2lpar.answers import Rejection, call_answer
-from d2lpar.calls import CallLog
+from d2lpar.book.exercises.answers import Rejection, call_answer
+from d2lpar.book.exercises.calls import CallLog
 
 X = jnp.ones((3, 3))
 

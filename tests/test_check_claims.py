@@ -12,8 +12,8 @@ from check_claims import append, check_causes, margin, report, runs_in, shortene
 from counterfactuals import cause_of, runs_without
 from run_notebook import Intervention, keep_what_is_needed, notebooks
 
-from d2lpar import Claim, Quantity, counted
-from d2lpar.claims import MIME_TYPE
+from d2lpar import Quantity, counted
+from d2lpar.book.claims import MIME_TYPE, Claim
 
 PAGE = next(page for page in notebooks() if page.stem == "measuring-asynchronous-code")
 

@@ -4,8 +4,10 @@ import sys
 
 import pytest
 
-from d2lpar import ArgumentError, Claim, ClaimError, Quantity, claim, counted
-from d2lpar.claims import MIME_TYPE, show_in_notebook
+from d2lpar import Quantity, counted
+from d2lpar.book.claims import MIME_TYPE, Claim, claim
+from d2lpar.book.notebook import show_in_notebook
+from d2lpar.errors import ArgumentError, ClaimError
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))
@@ -132,7 +134,8 @@ def test_in_a_notebook_the_claim_is_displayed_with_all_its_forms(run_python):
     program = """
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from d2lpar import claim, counted
+from d2lpar.book.claims import claim
+from d2lpar import counted
 InteractiveShell.instance()
 with capture_output() as captured:
     claim("Three is less.", counted("three", 3) < 4)
@@ -146,8 +149,8 @@ def test_in_a_notebook_what_is_shown_is_not_printed_as_well(run_python):
     program = """
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from d2lpar import Claim
-from d2lpar.claims import show_in_notebook
+from d2lpar.book.claims import Claim
+from d2lpar.book.notebook import show_in_notebook
 InteractiveShell.instance()
 with capture_output() as captured:
     shown = show_in_notebook(Claim("On a GPU.", needs="a GPU"))

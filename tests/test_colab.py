@@ -16,7 +16,7 @@ import nbformat
 import pytest
 from run_notebook import ROOT, notebooks, of_type, outputs_of
 
-from d2lpar import claims, exercises, explore
+from d2lpar.book import claims, exercises, explore
 
 pytestmark = pytest.mark.skipif(
     not shutil.which("taskset"), reason="taskset, to leave one core, is not here"

@@ -1,18 +1,9 @@
 import jax
 import pytest
 
-from d2lpar import (
-    ArgumentError,
-    DeviceError,
-    cpu,
-    gpu,
-    num_gpus,
-    try_all_gpus,
-    try_gpu,
-    two_devices,
-    use_cpu_devices,
-)
+from d2lpar import cpu, gpu, num_gpus, try_all_gpus, try_gpu, two_devices, use_cpu_devices
 from d2lpar.devices import device_name
+from d2lpar.errors import ArgumentError, DeviceError
 
 CPUS = jax.local_devices(backend="cpu")
 

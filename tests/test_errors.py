@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from d2lpar import ArgumentError, ClaimError, CompilationError, D2lparError, DeviceError
-from d2lpar.errors import require_count
+from d2lpar import D2lparError
+from d2lpar.errors import ArgumentError, ClaimError, CompilationError, DeviceError, require_count
 
 
 @pytest.mark.parametrize(

@@ -16,10 +16,11 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from d2lpar import InFlight, block, cpu, exercises, wait_all
-from d2lpar.answers import SHOWN, call_answer
-from d2lpar.exercises import MIME_TYPE, Report
-from d2lpar.trace import Event, Timeline
+from d2lpar import InFlight, block, cpu, wait_all
+from d2lpar.book import exercises
+from d2lpar.book.exercises import MIME_TYPE, Report
+from d2lpar.book.exercises.answers import SHOWN, call_answer
+from d2lpar.timeline import Event, Timeline
 
 BOOK = Path(__file__).parent.parent / "book"
 CHAPTERS = {
@@ -829,7 +830,8 @@ def test_lists_of_the_wrong_device_are_not_taken_for_arrays_that_were_not_sent()
 
 def test_whoever_deletes_a_result_does_not_end_python(run_python):
     program = """
-from d2lpar import block, exercises
+from d2lpar import block
+from d2lpar.book import exercises
 
 def my_second(start):
     results = start()
@@ -849,7 +851,8 @@ def test_without_asynchronous_dispatch_behaviour_cannot_be_checked(run_python):
     program = f"""
 import jax
 jax.config.update("jax_cpu_enable_async_dispatch", False)
-from d2lpar import exercises, use_cpu_devices
+from d2lpar.book import exercises
+from d2lpar import use_cpu_devices
 use_cpu_devices(2)
 for name in {[name.lower() for name in BEHAVIOUR]}:
     check = getattr(exercises, "check_" + name)
@@ -864,7 +867,7 @@ for name in {[name.lower() for name in BEHAVIOUR]}:
 
 def test_on_a_single_device_those_for_two_say_how_to_get_another(run_python):
     program = """
-from d2lpar import exercises
+from d2lpar.book import exercises
 for check in exercises.check_y3, exercises.check_y5:
     report = check(lambda *args: 1 / 0)
     assert "two CPU devices" in report.saw, report

@@ -2,8 +2,10 @@ import json
 
 import pytest
 
-from d2lpar import ArgumentError, Quantity, counted, keep
-from d2lpar.experiments import EXPERIMENTS, MIME_TYPE, Kept, judge
+from d2lpar import Quantity, counted
+from d2lpar.book.originals import EXPERIMENTS, MIME_TYPE, judge
+from d2lpar.book.results import Kept, keep
+from d2lpar.errors import ArgumentError
 
 LOOP = {row: counted(row, 2.0, "s") for row in ("barrier in each turn", "barrier at the end")}
 
@@ -112,7 +114,8 @@ def test_in_a_notebook_the_data_are_kept_and_the_reader_sees_nothing(run_python)
 import json
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.utils.capture import capture_output
-from d2lpar import counted, keep
+from d2lpar import counted
+from d2lpar.book.results import keep
 InteractiveShell.instance()
 with capture_output() as captured:
     rows = ("barrier in each turn", "barrier at the end")

@@ -4,9 +4,10 @@ import altair as alt
 import pytest
 import vl_convert
 
-from d2lpar import ArgumentError, explore
+from d2lpar.book import explore
+from d2lpar.errors import ArgumentError
 from d2lpar.plot import COLOURS, device_colour
-from d2lpar.trace import Event, Timeline
+from d2lpar.timeline import Event, Timeline
 
 WIDTH = 250
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from d2lpar import DeviceError, cpu
+from d2lpar import cpu
+from d2lpar.errors import DeviceError
 from d2lpar.graph import computation_graph, critical_path, width
 
 X = jnp.ones((1, 2))

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from fakes import FakeArray, FakeDevice
 
-from d2lpar import ArgumentError, InFlight
+from d2lpar import InFlight
+from d2lpar.errors import ArgumentError
 
 add_one_in_place = jax.jit(lambda x: (x + 1, 0 * x), donate_argnums=0)
 

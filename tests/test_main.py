@@ -5,10 +5,11 @@ import sys
 import jax
 import pytest
 
-from d2lpar import Claim, counted, usable_cores
+from d2lpar import counted, usable_cores
 from d2lpar.__main__ import main
+from d2lpar.book.claims import Claim
+from d2lpar.book.results import collect, compare_results, load, save
 from d2lpar.machine import this_machine
-from d2lpar.results import collect, compare_results, load, save
 
 
 def run(*arguments, **environment):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import ArgumentError, CompilationError, compare, cpu, measure
+from d2lpar import compare, cpu, measure
+from d2lpar.errors import ArgumentError, CompilationError
 
 
 @pytest.fixture

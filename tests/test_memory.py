@@ -6,7 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar import ArgumentError, PeakMemory, cpu, device_memory, host_memory
+from d2lpar import PeakMemory, cpu, device_memory, host_memory
+from d2lpar.errors import ArgumentError
 
 MB = 1_000_000
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import ArgumentError, Quantity, compare, counted, cpu, measure, overlap_score
+from d2lpar import Quantity, compare, counted, cpu, measure, overlap_score
+from d2lpar.errors import ArgumentError
 
 BROKEN = "a broken measurement: clearly above 1, so the runs differ in something other than overlap"
 HINDERED = "clearly below 0: the two hinder each other, or the runs differ"

@@ -11,9 +11,10 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import ArgumentError, Quantity, compare, counted, cpu, plot
+from d2lpar import Quantity, compare, counted, cpu, plot
+from d2lpar.errors import ArgumentError
 from d2lpar.graph import computation_graph, critical_path
-from d2lpar.trace import Event, Timeline
+from d2lpar.timeline import Event, Timeline
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from d2lpar import ArgumentError, Quantity, counted
+from d2lpar import Quantity, counted
+from d2lpar.errors import ArgumentError
 from d2lpar.overlap import OverlapScore
 from d2lpar.quantity import Predicate
 

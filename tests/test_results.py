@@ -10,10 +10,11 @@ from operator import getitem
 
 import pytest
 
-from d2lpar import ArgumentError, Claim, Quantity, ResultsError, counted
-from d2lpar.experiments import Kept
+from d2lpar import Quantity, counted
+from d2lpar.book.claims import Claim
+from d2lpar.book.results import Kept, Results, collect, compare_results, load, save
+from d2lpar.errors import ArgumentError, ResultsError
 from d2lpar.machine import Machine, this_machine, versions
-from d2lpar.results import Results, collect, compare_results, load, save
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))

@@ -3,7 +3,8 @@ import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import ArgumentError, Benchmark, Timer
+from d2lpar import Benchmark, Timer
+from d2lpar.errors import ArgumentError
 
 
 def timed(clock, *durations):

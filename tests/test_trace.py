@@ -9,10 +9,12 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from d2lpar import ArgumentError, CompilationError, TraceError, block, cpu
+from d2lpar import block, cpu
+from d2lpar.book.workloads import chain
+from d2lpar.errors import ArgumentError, CompilationError, TraceError
 from d2lpar.graph import computation_graph
-from d2lpar.trace import PYTHON, Event, Timeline, read_trace, record_trace
-from d2lpar.workloads import chain
+from d2lpar.timeline import PYTHON, Event, Timeline
+from d2lpar.trace import read_trace, record_trace
 
 FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
 
@@ -628,7 +630,7 @@ def test_an_exception_on_a_device_reaches_the_caller_alone_and_ends_the_recordin
 import tempfile, threading, jax, jax.numpy as jnp
 from d2lpar import block
 from d2lpar.trace import record_trace
-from d2lpar.workloads import chain
+from d2lpar.book.workloads import chain
 
 def fail(x):
     raise ValueError("lost")

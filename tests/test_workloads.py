@@ -10,8 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import block, host_memory, workloads
-from d2lpar.workloads import (
+from d2lpar import block, host_memory
+from d2lpar.book import workloads
+from d2lpar.book.workloads import (
     chain,
     chain_into,
     crowding,

@@ -9,7 +9,7 @@ from d2lpar_results import executed_cells
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
-from d2lpar.explore import MIME_TYPE
+from d2lpar.book.explore import MIME_TYPE
 
 # Of Vega-Lite: what Altair writes, by the name that vl_convert has for it.
 VERSION = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])

@@ -15,10 +15,11 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from d2lpar import plot
-from d2lpar.claims import MIME_TYPE, VERDICTS
-from d2lpar.experiments import EXPERIMENTS, judge
-from d2lpar.results import collect, load
-from d2lpar.units import format_bytes, format_value
+from d2lpar.book import figures
+from d2lpar.book.claims import MIME_TYPE, VERDICTS
+from d2lpar.book.originals import EXPERIMENTS, judge
+from d2lpar.book.results import collect, load
+from d2lpar.units import format_value
 
 logger = logging.getLogger(__name__)
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
@@ -114,13 +115,9 @@ def machines_table(app, docname, _):
 
 def facts(results):
     """Return what a reader should know of a machine, by name."""
-    machine = results.machine
     return {
         "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
-        "Processor": f"{machine.processor}, {machine.cores} cores",
-        "Memory": format_bytes(machine.memory),
-        "System": machine.system,
-        "JAX devices": machine.devices + (f", driver {machine.driver}" * bool(machine.driver)),
+        **results.machine.rows,
         "Packages": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
         "Load before": f"{results.load:.1f}",
         "Commit": results.commit or "that of these pages",
@@ -214,7 +211,7 @@ def experiment_figure(app, docname, name):
     path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     plot.use_style()
-    plot.draw_findings(panels)
+    figures.draw_findings(panels)
     plt.savefig(path, format="svg", bbox_inches="tight")
     plt.close("all")
     uri = path.relative_to(app.srcdir).as_posix()

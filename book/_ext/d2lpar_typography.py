@@ -5,7 +5,7 @@ import re
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
 
-from d2lpar.units import unbroken
+from d2lpar.book.notebook import unbroken
 
 VERBATIM = nodes.FixedTextElement, nodes.literal, nodes.math, nodes.raw
 

@@ -1,15 +1,10 @@
-"""Keep what an experiment of the book measured, and know what its editions printed and claim."""
+"""What the editions of the original printed, and what they claim of it."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from d2lpar.claims import show_in_notebook
-from d2lpar.errors import ArgumentError
 from d2lpar.overlap import SLACK, overlap_score
 from d2lpar.quantity import Predicate, Quantity, counted
-
-MIME_TYPE = "application/vnd.d2lpar.experiment+json"
-"""The type under which a notebook keeps an experiment for a results file."""
 
 Rows = Mapping[str, Quantity]
 
@@ -186,76 +181,3 @@ def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
     """
     findings = EXPERIMENTS[experiment].findings
     return {claimed: compare(rows) for claimed, compare in findings.items()}
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What one run of an experiment has measured.
-
-    Attributes:
-        experiment: Its id, one of `EXPERIMENTS`.
-        variant: What sets this run apart from others of the same experiment, or nothing.
-        rows: The quantities, by what they are.
-
-    Raises:
-        ArgumentError: If there is no such experiment, or if rows are missing, too many, or no
-            quantities.
-    """
-
-    experiment: str
-    variant: str
-    rows: Rows
-
-    def __post_init__(self):
-        if self.experiment not in EXPERIMENTS:
-            known = ", ".join(EXPERIMENTS)
-            raise ArgumentError(f"There is no experiment {self.experiment!r}; there are {known}.")
-        expected = EXPERIMENTS[self.experiment].rows
-        if set(self.rows) != set(expected):
-            raise ArgumentError(
-                f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
-                f"found {', '.join(self.rows) or 'none'}."
-            )
-        for row, quantity in self.rows.items():
-            if not isinstance(quantity, Quantity):
-                raise ArgumentError(
-                    f"{row!r} of experiment {self.experiment} must be a quantity, found "
-                    f"{quantity!r}: keep what was measured, or `counted`."
-                )
-
-    def as_dict(self) -> dict:
-        """Return it as plain data, for JSON."""
-        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
-        return {"experiment": self.experiment, "variant": self.variant, "rows": rows}
-
-    @classmethod
-    def from_dict(cls, data: dict) -> "Kept":
-        """Return what `as_dict` has described."""
-        rows = {row: Quantity(**quantity) for row, quantity in data["rows"].items()}
-        return cls(data["experiment"], data["variant"], rows)
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        return {MIME_TYPE: self.as_dict()}
-
-
-def keep(experiment: str, rows: Rows, variant: str = "") -> None:
-    """Keep what an experiment has measured, for the results of this machine.
-
-    It shows nothing, but `make record` and the results page find it among a notebook's outputs.
-    Outside a notebook it only looks whether the rows are right.
-
-    Args:
-        experiment: Its id, one of `EXPERIMENTS`.
-        rows: Quantities by name, named as in what the editions printed.
-        variant: What sets this run apart from others of the same experiment.
-
-    Raises:
-        ArgumentError: As `Kept` does.
-
-    Example:
-        >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
-        Traceback (most recent call last):
-        d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
-the end; found barrier in each turn.
-    """
-    show_in_notebook(Kept(experiment, variant, rows))

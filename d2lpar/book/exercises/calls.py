@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from d2lpar.answers import Rejection
+from d2lpar.book.exercises.answers import Rejection
 from d2lpar.devices import device_name
 
 

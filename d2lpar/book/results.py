@@ -1,4 +1,4 @@
-"""Keep what a machine measured as a file, load what others measured, and compare the two."""
+"""Keep what experiments of the book measured, as a file for each machine."""
 
 import json
 import math
@@ -10,13 +10,16 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from d2lpar import claims, experiments
-from d2lpar.claims import VERDICTS, Claim
+from d2lpar.book import claims
+from d2lpar.book.claims import Claim
+from d2lpar.book.notebook import show_in_notebook
+from d2lpar.book.originals import EXPERIMENTS, Rows
 from d2lpar.errors import ArgumentError, ResultsError
-from d2lpar.experiments import Kept
 from d2lpar.machine import Machine, this_machine, versions
 from d2lpar.quantity import Quantity
-from d2lpar.units import format_bytes, format_value
+
+MIME_TYPE = "application/vnd.d2lpar.experiment+json"
+"""The type under which a notebook keeps an experiment for a results file."""
 
 SCHEMA = 1
 """The version of the file's layout; it grows with each change that a reader must know of."""
@@ -48,6 +51,79 @@ _SHAPE = {
     "claims": {...: [_CLAIM]},
     "experiments": [{"experiment": str, "variant": str, "rows": {...: _QUANTITY}}],
 }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one run of an experiment has measured.
+
+    Attributes:
+        experiment: Its id, one of `EXPERIMENTS`.
+        variant: What sets this run apart from others of the same experiment, or nothing.
+        rows: The quantities, by what they are.
+
+    Raises:
+        ArgumentError: If there is no such experiment, or if rows are missing, too many, or no
+            quantities.
+    """
+
+    experiment: str
+    variant: str
+    rows: Rows
+
+    def __post_init__(self):
+        if self.experiment not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
+            raise ArgumentError(f"There is no experiment {self.experiment!r}; there are {known}.")
+        expected = EXPERIMENTS[self.experiment].rows
+        if set(self.rows) != set(expected):
+            raise ArgumentError(
+                f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
+                f"found {', '.join(self.rows) or 'none'}."
+            )
+        for row, quantity in self.rows.items():
+            if not isinstance(quantity, Quantity):
+                raise ArgumentError(
+                    f"{row!r} of experiment {self.experiment} must be a quantity, found "
+                    f"{quantity!r}: keep what was measured, or `counted`."
+                )
+
+    def as_dict(self) -> dict:
+        """Return it as plain data, for JSON."""
+        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
+        return {"experiment": self.experiment, "variant": self.variant, "rows": rows}
+
+    @classmethod
+    def from_dict(cls, data: dict) -> "Kept":
+        """Return what `as_dict` has described."""
+        rows = {row: Quantity(**quantity) for row, quantity in data["rows"].items()}
+        return cls(data["experiment"], data["variant"], rows)
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        return {MIME_TYPE: self.as_dict()}
+
+
+def keep(experiment: str, rows: Rows, variant: str = "") -> None:
+    """Keep what an experiment has measured, for the results of this machine.
+
+    It shows nothing, but `make record` and the results page find it among a notebook's outputs.
+    Outside a notebook it only looks whether the rows are right.
+
+    Args:
+        experiment: Its id, one of `EXPERIMENTS`.
+        rows: Quantities by name, named as in what the editions printed.
+        variant: What sets this run apart from others of the same experiment.
+
+    Raises:
+        ArgumentError: As `Kept` does.
+
+    Example:
+        >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
+        Traceback (most recent call last):
+        d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
+the end; found barrier in each turn.
+    """
+    show_in_notebook(Kept(experiment, variant, rows))
 
 
 @dataclass(frozen=True)
@@ -111,21 +187,6 @@ class Results:
             experiments=tuple(map(Kept.from_dict, data["experiments"])),
         )
 
-    @property
-    def summary(self) -> str:
-        """One line for each thing that a reader should know of the machine."""
-        machine = self.machine
-        driver = f" (driver {machine.driver})" if machine.driver else ""
-        used = ", ".join(f"{name} {version}" for name, version in self.versions.items())
-        return "\n".join(
-            [
-                f"{self.name}: {machine.processor}, {machine.cores} cores, "
-                f"{format_bytes(machine.memory)}, {machine.devices}{driver}",
-                f"  {machine.system}; {used}",
-                f"  {self.date}, load {self.load:.1f}, commit {self.commit or 'unknown'}",
-            ]
-        )
-
 
 def collect(
     name: str, pages: Mapping[str, Iterable[Mapping[str, Any]]], commit: str = "", load: float = 0.0
@@ -149,10 +210,10 @@ def collect(
         for page, outputs in pages.items()
     }
     kept = tuple(
-        Kept.from_dict(data[experiments.MIME_TYPE])
+        Kept.from_dict(data[MIME_TYPE])
         for outputs in pages.values()
         for data in outputs
-        if experiments.MIME_TYPE in data
+        if MIME_TYPE in data
     )
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return Results(name, this_machine(), versions(), commit, date, load, found, kept)
@@ -268,52 +329,3 @@ def _check(found: object, shape: object, name: str = "it") -> None:
     elif isinstance(shape, dict):
         for key in found if ... in shape else shape:
             _check(found[key], shape.get(key, shape.get(...)), key)
-
-
-def compare_results(first: Results, second: Results) -> str:
-    """Set two machines side by side, as text for a terminal.
-
-    Args:
-        first: The results of one machine.
-        second: Those of another, or of the same at another time.
-
-    Returns:
-        Both machines; each row of each experiment with both medians and their ratio; and the
-        claims whose verdicts differ, with what either has measured.
-    """
-    lines = [first.summary, second.summary, ""]
-    width = max(len(first.name), len(second.name), 10)
-    ours, theirs = (
-        {(kept.experiment, kept.variant): kept.rows for kept in results.experiments}
-        for results in (first, second)
-    )
-    lines.append(f"{'':40} {first.name:>{width}} {second.name:>{width}}   second / first")
-    for key in sorted(ours.keys() | theirs.keys()):
-        experiment, variant = key
-        lines.append(f"{experiment} {variant}".rstrip())
-        pair = ours.get(key, {}), theirs.get(key, {})
-        for row in dict.fromkeys([*pair[0], *pair[1]]):
-            lines.append(_row(row, [rows.get(row) for rows in pair], width))
-    verdicts = [
-        {made.sentence: made for found in results.claims.values() for made in found}
-        for results in (first, second)
-    ]
-    shared = [sentence for sentence in verdicts[0] if sentence in verdicts[1]]
-    differ = [s for s in shared if verdicts[0][s].verdict != verdicts[1][s].verdict]
-    alike = len(shared) - len(differ)
-    lines += ["", f"Of {len(shared)} claims that both have, {alike} have the same verdict."]
-    for sentence in differ:
-        lines.append(sentence)
-        for results, made in zip((first, second), (v[sentence] for v in verdicts), strict=True):
-            detail = f": {made.detail}" if made.detail else ""
-            lines.append(f"  {results.name} {VERDICTS[made.verdict]}{detail}")
-            lines += [f"    {predicate}" for predicate in made.predicates]
-    return "\n".join(lines)
-
-
-def _row(name: str, pair: list[Quantity | None], width: int) -> str:
-    cells = [format_value(q.median, q.unit) if q else "-" for q in pair]
-    ratio = ""
-    if all(pair) and pair[0].median > 0:
-        ratio = f"{pair[1].median / pair[0].median:.2f}"
-    return f"  {name:38} {cells[0]:>{width}} {cells[1]:>{width}}   {ratio:>14}".rstrip()

@@ -1,14 +1,13 @@
 """State a sentence of the text in code, and check it."""
 
-import html
 import math
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 
+from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, verdict_box
 from d2lpar.errors import ArgumentError, ClaimError
 from d2lpar.quantity import Predicate
-from d2lpar.units import format_value, unbroken
+from d2lpar.units import format_value
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
 """The type under which a notebook keeps a claim for the status page."""
@@ -23,14 +22,6 @@ VERDICTS = {
     "untestable": "cannot be tested here",
 }
 """How each verdict reads."""
-
-VERDICT_COLOURS = {
-    "holds": "#13795b",
-    "fails": "#b8324a",
-    "inconclusive": "#8a6200",
-    "untestable": "#62676f",
-}
-"""The colour of each verdict; white on it is legible."""
 
 
 @dataclass(frozen=True)
@@ -139,47 +130,6 @@ class Claim:
         return verdict_box("claim", self.verdict, self.sentence, words, colour, self.detail, lines)
 
 
-def verdict_box(
-    kind: str,
-    verdict: str,
-    title: str,
-    words: str,
-    colour: str,
-    detail: str,
-    lines: Iterable[str],
-) -> str:
-    """Return the HTML of a box with a coloured bar on its left.
-
-    Args:
-        kind: What is judged; its class is `d2lpar-` and this.
-        verdict: The key of the verdict, kept in `data-verdict`.
-        title: The first line. Here and below, what stands in `backticks` becomes code.
-        words: The verdict as it reads.
-        colour: Of the bar, and behind the verdict; white on it is legible.
-        detail: What stands behind the verdict, or nothing.
-        lines: What stands below, in small print.
-    """
-    behind = f": {_with_code(detail)}" if detail else ""
-    rows = "".join(f"<li>{_with_code(line)}</li>" for line in lines)
-    # Inline, because Colab keeps an output's own styles and nothing else.
-    return (
-        f'<div class="d2lpar-{kind}" data-verdict="{verdict}" style="border-left: 0.3em '
-        f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-        f"<div>{_with_code(title)}</div>"
-        f'<strong style="background: {colour}; border-radius: 0.25em; color: white; '
-        f'padding: 0 0.4em">{words}</strong>{behind}'
-        f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
-    )
-
-
-def _with_code(text: str) -> str:
-    """Return text as HTML, with what stands in `backticks` as code."""
-    return "".join(
-        f"<code>{html.escape(part)}</code>" if i % 2 else html.escape(unbroken(part))
-        for i, part in enumerate(text.split("`"))
-    )
-
-
 def claim(
     sentence: str,
     *predicates: Predicate,
@@ -214,24 +164,3 @@ def claim(
         print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
         raise ClaimError(str(made))
-
-
-def show_in_notebook(made: object) -> bool:
-    """Display an object in all its forms, if this runs in a notebook.
-
-    Args:
-        made: What to show.
-
-    Returns:
-        Whether it does.
-    """
-    try:
-        from IPython import get_ipython
-        from IPython.display import display
-    except ImportError:
-        return False
-    if not get_ipython():
-        return False
-    # All of its forms, and no repr beside them.
-    display(made._repr_mimebundle_(), raw=True)
-    return True

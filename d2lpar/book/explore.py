@@ -11,7 +11,7 @@ import altair as alt
 
 from d2lpar.errors import ArgumentError
 from d2lpar.plot import COLOURS, device_colour
-from d2lpar.trace import COPY, Timeline
+from d2lpar.timeline import COPY, Timeline
 
 MIME_TYPE = "application/vnd.d2lpar.explorable+json"
 """The type under which a notebook keeps an explorable, of which the book makes a figure."""

@@ -1,0 +1,177 @@
+"""What ran where and when: events, and the arithmetic on a timeline of them."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from d2lpar.errors import ArgumentError
+from d2lpar.units import format_seconds
+
+PYTHON = "Python"
+"""The row of a timeline that shows what the Python thread did."""
+
+COPY = "memory copy"
+"""What stands for the operator where data is copied; XLA has operators of the name `copy`."""
+
+COPY_CALL = ("device_put", "dispatch")
+
+
+class Event(NamedTuple):
+    """Something that a device, or Python, was busy with.
+
+    Attributes:
+        device: The row: `"Python"`, a device such as `"CPU 0"`, or a copy engine of a GPU.
+        program: The jitted function; in Python's row the function that was called.
+        operator: What XLA calls the operator; in Python's row `"dispatch"` or `"wait"`;
+            `"memory copy"` for a copy between devices; empty for a whole program.
+        run: Counts the runs of programs, so that operators of one run can be told from the next.
+        start: Nanoseconds from the start of the recording.
+        duration: Nanoseconds.
+    """
+
+    device: str
+    program: str
+    operator: str
+    run: int
+    start: int
+    duration: int
+
+    @property
+    def end(self) -> int:
+        """When it was over, in nanoseconds from the start of the recording."""
+        return self.start + self.duration
+
+
+@dataclass(frozen=True, repr=False)
+class Timeline:
+    """What ran where, and when.
+
+    Attributes:
+        events: In the order in which they started.
+        watched: The rows that come from watching when results were ready. All others come from
+            JAX's profiler.
+    """
+
+    events: tuple[Event, ...]
+    watched: frozenset[str] = frozenset()
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The names of the rows, Python first, then the devices in the order of their numbers."""
+        found = {event.device for event in self.events}
+        return tuple(sorted(found, key=lambda row: (not row.startswith(PYTHON), _natural(row))))
+
+    @property
+    def source(self) -> str:
+        """Where the times of the devices come from, in words."""
+        if not self.watched:
+            return "from JAX's profiler"
+        if self.watched.issuperset(self.rows):
+            return "from watching when results were ready"
+        rows = ", ".join(sorted(self.watched, key=_natural))
+        return f"from JAX's profiler; {rows} from watching when results were ready"
+
+    @property
+    def programs(self) -> "Timeline":
+        """The same timeline with one event for each run of a program, without its operators."""
+        spans: dict[tuple, list[int]] = {}
+        for device, program, operator, run, start, duration in self.events:
+            kept = operator if operator in ("dispatch", "wait", COPY) else ""
+            key = (device, program, kept, run)
+            span = spans.setdefault(key, [start, start + duration])
+            span[1] = max(span[1], start + duration)  # They are in the order of their starts.
+        merged = (Event(*key, start, end - start) for key, (start, end) in spans.items())
+        return Timeline(in_order(merged), self.watched)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds from the start of the recording to the end of the last event."""
+        return max((event.end for event in self.events), default=0) / 1e9
+
+    def row(self, name: str) -> tuple[Event, ...]:
+        """Return the events of one row, in order.
+
+        Args:
+            name: One of `rows`.
+
+        Raises:
+            ArgumentError: If there is no such row.
+        """
+        events = tuple(event for event in self.events if event.device == name)
+        if not events:
+            raise ArgumentError(
+                f"The timeline has no row {name!r}; it has {', '.join(self.rows) or 'none'}."
+            )
+        return events
+
+    def busy(self, row: str) -> float:
+        """Return for how many seconds a row had something under way.
+
+        Args:
+            row: One of `rows`.
+        """
+        return sum(end - start for start, end in self._spans(row)) / 1e9
+
+    def idle(self, row: str) -> float:
+        """Return for how many seconds of the recording a row had nothing under way.
+
+        Args:
+            row: One of `rows`.
+        """
+        return self.elapsed - self.busy(row)
+
+    def overlap(self, row: str, other: str) -> float:
+        """Return for how many seconds two rows had something under way at the same time.
+
+        Args:
+            row: One of `rows`.
+            other: Another one.
+
+        Raises:
+            ArgumentError: If they are the same: a row overlaps with itself all the time.
+        """
+        if row == other:
+            raise ArgumentError(f"The overlap of {row!r} with itself was asked for; name two rows.")
+        total, others = 0, iter(self._spans(other))
+        span = next(others, None)
+        for start, end in self._spans(row):
+            while span and span[1] <= start:
+                span = next(others, None)
+            while span:
+                total += max(0, min(end, span[1]) - max(start, span[0]))
+                if span[1] > end:
+                    break
+                span = next(others, None)
+        return total / 1e9
+
+    def __repr__(self):
+        lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]
+        programs = self.programs
+        for row in self.rows:
+            runs = [event for event in programs.row(row) if event.operator != "wait"]
+            what = "calls" if row.startswith(PYTHON) else "runs"
+            busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
+            lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")
+        return "\n".join(lines)
+
+    def _spans(self, row: str) -> Iterator[tuple[int, int]]:
+        """Yield the times when the row is busy, without gaps of no length, in order."""
+        events = self.row(row)
+        start, end = events[0].start, events[0].end
+        for event in events:
+            if event.start > end:
+                yield start, end
+                start, end = event.start, event.end
+            end = max(end, event.end)
+        yield start, end
+
+
+def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Return events in the order in which they started."""
+    return tuple(sorted(events, key=lambda event: event.start))
+
+
+def _natural(row: str) -> list:
+    """Return a key that sorts GPU 10 behind GPU 9."""
+    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", row)]
