@@ -1,24 +1,31 @@
-"""Measure a function again and again, and say how sure the answer is."""
+"""Measure a function again and again, until the answer is clear or the time is up."""
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
 
 from d2lpar.barriers import block
 from d2lpar.compilation import listed, record_compilations
+from d2lpar.control import Control
 from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, CompilationError, require_count
-from d2lpar.quantity import Quantity
+from d2lpar.quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar.units import format_seconds
+
+LOOKS = 5
+"""How often a comparison that stops when the answer is clear looks at its claim, at most."""
+
+FEWEST_ROUNDS = 9
+"""So few rounds bear an outlier at each end of a 95 % interval."""
 
 
 @dataclass(frozen=True, repr=False)
 class Measurement:
-    """Two times for each repeat of one function.
+    """Two times for each repeat of one function, and what else was observed of it.
 
     Attributes:
         name: What was measured.
@@ -26,6 +33,7 @@ class Measurement:
         total: Seconds until the result was ready.
         warnings: What a reader should know before trusting it; one sentence each.
         devices: The names of the devices that its results lay on.
+        observed: What was observed of each result, by name.
     """
 
     name: str
@@ -33,29 +41,111 @@ class Measurement:
     total: Quantity
     warnings: tuple[str, ...] = ()
     devices: frozenset[str] = frozenset()
+    observed: Mapping[str, Quantity] = field(default_factory=dict)
+
+    def of(self, name: str) -> Quantity:
+        """Return one of its quantities.
+
+        Args:
+            name: `"dispatch"`, `"total"`, or what was observed.
+
+        Raises:
+            ArgumentError: If there is none of that name.
+        """
+        known = {"dispatch": self.dispatch, "total": self.total, **self.observed}
+        if name not in known:
+            raise ArgumentError(f"{self.name!r} has no {name!r}; it has {', '.join(known)}.")
+        return known[name]
 
     def __repr__(self):
         lines = [f"{self.name}, {len(self.total.samples)} repeats"]
         for label, times in (("dispatch", self.dispatch), ("total", self.total)):
             low, high = (format_seconds(end) for end in times.interval)
             lines.append(
-                f"  {label:<9}{format_seconds(times.median):>8}   95 % interval {low} to {high}"
+                f"  {label:<9}{format_seconds(times.median):>8}   "
+                f"{in_percent(times.level)} interval {low} to {high}"
             )
+        lines += [f"  {quantity}" for quantity in self.observed.values()]
         lines += [f"  caution: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
 
 class Comparison(dict[str, Measurement]):
-    """Measurements that were taken in turn, by name; their samples pair up round by round."""
+    """Measurements that were taken in turn, by name; their samples pair up round by round.
+
+    Args:
+        measurements: One for each arm.
+        controlled: Whether the control held, for each round; None without a control.
+        needs: What is missing if it held in too few rounds.
+    """
+
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        controlled: Iterable[bool] | None = None,
+        needs: str = "",
+    ):
+        super().__init__((measurement.name, measurement) for measurement in measurements)
+        self.controlled = None if controlled is None else tuple(controlled)
+        self._needs = needs
+
+    @property
+    def missing(self) -> str | None:
+        """What the machine lacked, if the control held in fewer than nine rounds; else None."""
+        if self.controlled is None or sum(self.controlled) >= FEWEST_ROUNDS:
+            return None
+        return self._needs
+
+    def counting(self, quantity: Quantity) -> Quantity:
+        """Return the samples of the rounds that count: in which the control held, if it has one.
+
+        Args:
+            quantity: Has a sample for each round.
+
+        Returns:
+            The samples of those rounds, or all of them if `missing` says what is missing.
+        """
+        if self.controlled is None or self.missing:
+            return quantity
+        return quantity.where(self.controlled)
+
+    def ratio(self, over: str, under: str, of: str = "total") -> Quantity:
+        """Divide a quantity of one arm by that of another, in each round that counts.
+
+        Args:
+            over: The name of the one arm.
+            under: The name of the other.
+            of: `"total"`, `"dispatch"`, or what was observed.
+
+        Returns:
+            The ratios, with a name that says what they are.
+
+        Raises:
+            ArgumentError: If there is no such arm or quantity.
+        """
+        for name in (over, under):
+            if name not in self:
+                raise ArgumentError(f"There is no arm {name!r}; there are {', '.join(self)}.")
+        ratio = self.counting(self[over].of(of) / self[under].of(of))
+        label = {"total": "time", "dispatch": "time of dispatch"}.get(of, of)
+        return ratio.renamed(f"{label}, {over} over {under}")
 
     def __repr__(self):
-        return "\n".join(repr(measurement) for measurement in self.values())
+        lines = [repr(measurement) for measurement in self.values()]
+        if self.controlled is not None:
+            lines.append(f"control: {sum(self.controlled)} of {len(self.controlled)} rounds count")
+        return "\n".join(lines)
+
+
+Until = Callable[[Any], Predicate | Iterable[Predicate]]
 
 
 def measure(
     function: Callable,
     *args,
-    repeats: int = 9,
+    until: Until | None = None,
+    repeats: int = FEWEST_ROUNDS,
+    limit: float = 20.0,
     warmup: int = 1,
     name: str | None = None,
     clock: Callable[[], float] = time.perf_counter,
@@ -66,7 +156,9 @@ def measure(
         function: What to measure. It must *return* what it computes: that is what is waited for.
         *args: Its arguments, made beforehand so that making them is not timed. A function that
             donates them cannot be called twice with the same ones.
+        until: As for `compare`; it is given the measurement so far.
         repeats: How many times to measure; six or more give a 95 % interval.
+        limit: As for `compare`.
         warmup: How many calls to make first, uncounted, so that nothing compiles later.
         name: What to print; the function's name if None.
         clock: Returns seconds.
@@ -75,10 +167,8 @@ def measure(
         The raw times and what follows from them.
 
     Raises:
-        ArgumentError: If `function` cannot be called, or a count is out of range.
+        ArgumentError: If `function` cannot be called, or a count or the limit is out of range.
         CompilationError: If XLA compiles something while the clock runs.
-        Exception: Whatever the function raises; the repeats before it are kept on the
-            exception, as `partial_measurement`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -93,14 +183,20 @@ def measure(
             "pass f and its arguments, measure(f, x), not its result, measure(f(x))."
         )
     name = name or getattr(function, "__name__", type(function).__name__)
-    arm = _Arm(name, lambda: function(*args), clock)
-    return _run([arm], repeats, warmup)[name]
+    question = None if until is None else _Question(until, lambda rounds: rounds[name])
+    rounds = _Rounds([_Arm(name, lambda: function(*args), clock, {}, {})], warmup)
+    return rounds.taken(question, repeats, limit)[name]
 
 
 def compare(
     arms: Mapping[str, Callable[[], Any]],
     *,
-    repeats: int = 9,
+    until: Until | None = None,
+    repeats: int = FEWEST_ROUNDS,
+    limit: float = 20.0,
+    observe: Mapping[str, Callable[[Any], float]] | None = None,
+    units: Mapping[str, str] | None = None,
+    control: Control | None = None,
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
@@ -108,12 +204,29 @@ def compare(
 
     The order is reversed in every other round (A B C, C B A, ...). In an even number of rounds a
     steady drift cancels; in an odd one, that of a single call is left.
-    Divide the times of two arms to get their ratio round by round:
-    `times["a"].total / times["b"].total`.
+    Divide the times of two arms to get their ratio round by round: `times.ratio("a", "b")`.
+
+    With `until` it goes on until what is to be claimed is decided. It looks after `repeats` rounds,
+    then after twice as many, and so on, five times at most. Whoever looks several times and stops
+    when it pleases is wrong more often than the interval says, so each look has a fifth of the
+    allowed error: the intervals are those of 99 %, and whatever the number of looks, at most 5 % of
+    the claims whose bound is the truth are decided. (Alpha spending in equal parts: K. K. G. Lan
+    and D. L. DeMets, 1983, Discrete sequential boundaries for clinical trials, Biometrika 70;
+    that the parts add up to no more than the whole is Bonferroni's inequality.)
 
     Args:
         arms: Functions without arguments, by name. Each must return what it computes.
-        repeats: How many rounds; six or more give a 95 % interval.
+        until: Takes the comparison so far and returns what is to be decided: one comparison of
+            quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
+            rounds.
+        repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
+            the first look.
+        limit: Seconds. Once so many have passed, the round under way is the last; only the first
+            `repeats` rounds are always taken. What is still undecided then stays inconclusive.
+        observe: What else to note of each result, by name: functions that return a number. They
+            are called when the result is ready and the clock has stopped.
+        units: Their units, by name, where they have one: `"s"` or `"B"`.
+        control: What decides which rounds count, such as `free_cores(2)`.
         warmup: How many uncounted rounds to run first.
         clock: Returns seconds.
 
@@ -121,15 +234,19 @@ def compare(
         A measurement for each name.
 
     Raises:
-        ArgumentError: If there is no arm, one cannot be called, or a count is out of range.
+        ArgumentError: If there is no arm, one cannot be called, a count or the limit is out of
+            range, or `until` does not look at what is measured.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> x = jnp.ones((100, 100))
-        >>> times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x}, repeats=6)
-        >>> len((times["product"].total / times["sum"].total).samples)
-        6
+        >>> x = jnp.ones((1000, 1000))
+        >>> times = compare(
+        ...     {"sum": lambda: x.sum(), "product": lambda: x @ x},
+        ...     until=lambda times: times.ratio("product", "sum") > 1.5,
+        ... )
+        >>> (times.ratio("product", "sum") > 1.5).verdict
+        'holds'
     """
     if not isinstance(arms, Mapping) or not arms:
         raise ArgumentError(
@@ -142,18 +259,33 @@ def compare(
                 f"compare() cannot call {name!r}, which is {type(function).__name__}: "
                 f'pass a function without arguments, {{"{name}": lambda: f(x)}}.'
             )
-    return _run([_Arm(name, arm, clock) for name, arm in arms.items()], repeats, warmup)
+    question = None if until is None else _Question(until)
+    made = [_Arm(name, arm, clock, observe or {}, units or {}) for name, arm in arms.items()]
+    return _Rounds(made, warmup, control).taken(question, repeats, limit)
+
+
+# --- Rounds -----------------------------------------------------------------------------------
 
 
 class _Arm:
     """One function with the times it has taken so far."""
 
-    def __init__(self, name: str, call: Callable[[], Any], clock: Callable[[], float]):
+    def __init__(
+        self,
+        name: str,
+        call: Callable[[], Any],
+        clock: Callable[[], float],
+        observe: Mapping[str, Callable[[Any], float]],
+        units: Mapping[str, str],
+    ):
         self.name = name
         self.call = call
         self.clock = clock
+        self.observe = observe
+        self.units = units
         self.dispatch: list[float] = []
         self.total: list[float] = []
+        self.observed: dict[str, list[float]] = {label: [] for label in observe}
         self.waited_for_something = False
         self.devices: set[jax.Device] = set()
 
@@ -176,39 +308,126 @@ class _Arm:
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)
+        for label, look_at in self.observe.items():
+            self.observed[label].append(look_at(result))
         for leaf in jax.tree.leaves(result):
             self.waited_for_something |= hasattr(leaf, "block_until_ready")
             if isinstance(leaf, jax.Array):
                 self.devices |= leaf.devices()
 
-    def measurement(self) -> Measurement:
-        dispatch = Quantity(f"{self.name}, dispatch", tuple(self.dispatch), "s")
-        total = Quantity(f"{self.name}, total", tuple(self.total), "s")
+    def measurement(self, level: float) -> Measurement:
+        def quantity(label, samples, unit):
+            return Quantity(f"{self.name}, {label}", tuple(samples), unit, level=level)
+
+        dispatch, total = (
+            quantity("dispatch", self.dispatch, "s"),
+            quantity("total", self.total, "s"),
+        )
+        observed = {
+            label: quantity(label, samples, self.units.get(label, ""))
+            for label, samples in self.observed.items()
+        }
         warnings = total.warnings
         if not self.waited_for_something:
             warnings += ("returned no JAX array: total is when Python was done, no more",)
         devices = frozenset(map(device_name, self.devices))
-        return Measurement(self.name, dispatch, total, warnings, devices)
+        return Measurement(self.name, dispatch, total, warnings, devices, observed)
 
 
-def _run(arms: list[_Arm], repeats: int, warmup: int) -> Comparison:
-    require_count("repeats", repeats, at_least=1)
-    require_count("warmup", warmup, at_least=0)
-    for round_ in range(-warmup, repeats):
-        for arm in arms if round_ % 2 == 0 else reversed(arms):
+class _Rounds:
+    """Rounds in which each arm has its turn."""
+
+    def __init__(self, arms: list[_Arm], warmup: int, control: Control | None = None):
+        require_count("warmup", warmup, at_least=0)
+        self._arms = arms
+        self._warmup = warmup
+        self._control = control
+        self._probed: list[float] = []
+
+    def taken(self, question: "_Question | None", repeats: int, limit: float) -> Comparison:
+        """Take rounds until the question is decided or the time is up; without one, `repeats`."""
+        require_count("repeats", repeats, at_least=1)
+        if not limit > 0:
+            raise ArgumentError(f"limit must be more than 0 seconds, found {limit!r}.")
+        if question:
+            question.must_look()
+        clock = self._arms[0].clock
+        for round_ in range(-self._warmup, 0):
+            self._take(round_)
+        started, rounds = clock(), 0
+        for look in range(LOOKS if question else 1):
+            # When the time is up is no result of what was measured, so such a look is like others.
+            while rounds < repeats * 2**look and not (look and clock() - started > limit):
+                self._take(rounds)
+                rounds += 1
+            so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
+            if not question or question.decided_by(so_far) or clock() - started > limit:
+                break
+        return so_far
+
+    def _take(self, round_: int) -> None:
+        for arm in self._arms if round_ % 2 == 0 else reversed(self._arms):
             try:
                 arm.warm_up() if round_ < 0 else arm.time_once()
             except BaseException as error:  # Also the reader's Ctrl-C.
-                _keep_earlier_times(error, arm, round_, repeats)
+                where = "the warm-up" if round_ < 0 else f"round {round_ + 1}"
+                with contextlib.suppress(AttributeError):  # A frozen exception takes no note.
+                    error.add_note(f"Raised in {where} of {arm.name!r}.")
                 raise
-    return Comparison((arm.name, arm.measurement()) for arm in arms)
+        if self._control and round_ >= 0:
+            self._probed.append(self._control.probe())
+
+    def _comparison(self, level: float) -> Comparison:
+        measurements = [arm.measurement(level) for arm in self._arms]
+        if not self._control:
+            return Comparison(measurements)
+        held = [number < self._control.below for number in self._probed]
+        return Comparison(measurements, held, self._control.needs)
 
 
-def _keep_earlier_times(error: BaseException, arm: _Arm, round_: int, repeats: int) -> None:
-    where = "the warm-up" if round_ < 0 else f"repeat {round_ + 1} of {repeats}"
-    note = f"Raised in {where} of {arm.name!r}"
-    if arm.total:
-        note += f"; the {len(arm.total)} before it are kept in this exception's partial_measurement"
-    with contextlib.suppress(AttributeError):  # A frozen exception takes neither.
-        error.partial_measurement = arm.measurement() if arm.total else None
-        error.add_note(f"{note}.")
+# --- When to stop -----------------------------------------------------------------------------
+
+
+class _Question:
+    """What is to be decided by a comparison, or by a part of it."""
+
+    def __init__(self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds):
+        if not callable(until):
+            raise ArgumentError(
+                f"until must be a function of what is measured, found {until!r}: "
+                "until=lambda times: times.ratio('a', 'b') < 0.5."
+            )
+        self._until = until
+        self._part = part
+
+    def must_look(self) -> None:
+        """Refuse a question that has its answer before anything is measured."""
+        with contextlib.suppress(_LookedAtError):
+            self._until(_Unmeasured())
+            raise ArgumentError(
+                "until does not look at what is measured, so no number of rounds could change its "
+                "answer: compare quantities of the comparison that it is given."
+            )
+
+    def decided_by(self, comparison: Comparison) -> bool:
+        asked = self._until(self._part(comparison))
+        predicates = (asked,) if isinstance(asked, Predicate) else tuple(asked or ())
+        if not predicates or not all(isinstance(p, Predicate) for p in predicates):
+            raise ArgumentError(
+                "until must return a comparison of quantities, such as ratio < 0.5, or several, "
+                f"found {asked!r}."
+            )
+        return not comparison.missing and all(p.verdict != "inconclusive" for p in predicates)
+
+
+class _LookedAtError(Exception):
+    """Something was asked of what has not been measured yet."""
+
+
+class _Unmeasured:
+    """What `until` is given before anything is measured, to see that it looks at it."""
+
+    def _looked_at(self, *_):
+        raise _LookedAtError
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _looked_at

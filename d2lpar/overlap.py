@@ -20,6 +20,7 @@ class OverlapScore(Quantity):
         samples: The score of each round.
         unit: Empty, since it is a ratio.
         exact: As in `Quantity`.
+        level: As in `Quantity`.
         shared_device: The device on which the results of both lay, if there was only that one.
     """
 
@@ -94,7 +95,8 @@ other than overlap
     rounds = zip(*(quantity.samples for quantity in times), strict=True)
     scores = tuple((a + b - both) / min(a, b) for a, b, both in rounds)
     exact = all(quantity.exact for quantity in times)
-    return OverlapScore("overlap score", scores, "", exact, _shared_device(first, second))
+    level = max(quantity.level for quantity in times)
+    return OverlapScore("overlap score", scores, "", exact, level, _shared_device(first, second))
 
 
 def _seconds(given: Measurement | Quantity | float) -> Quantity:

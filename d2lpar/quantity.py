@@ -5,12 +5,13 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 from d2lpar.errors import ArgumentError
 from d2lpar.units import UNITS, format_value
 
 LEVEL = 0.95
-"""The confidence level of every interval in the book."""
+"""The confidence with which something is said of a quantity."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -26,9 +27,11 @@ class Quantity:
         samples: The raw values, in `unit`.
         unit: `"s"`, `"B"`, or `""` for counts and ratios.
         exact: Whether the value was counted rather than sampled (see `counted`).
+        level: The confidence of the interval: the probability with which it covers the median.
 
     Raises:
-        ArgumentError: If there is no sample, one is NaN or infinite, or the unit is unknown.
+        ArgumentError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
+            level does not lie between 0 and 1.
 
     Example:
         >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
@@ -42,8 +45,13 @@ class Quantity:
     samples: tuple[float, ...]
     unit: str = ""
     exact: bool = False
+    level: float = LEVEL
 
     def __post_init__(self):
+        if not 0 < self.level < 1:
+            raise ArgumentError(
+                f"The confidence of {self.name!r} lies between 0 and 1, found {self.level!r}."
+            )
         if self.unit not in UNITS:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
             raise ArgumentError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
@@ -81,42 +89,58 @@ class Quantity:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval that covers the true median with a probability of at least 95 %.
+        """The interval that covers the true median with a probability of at least `level`.
 
         It runs from the k-th smallest to the k-th largest sample, with the largest k for which
-        a fair coin thrown n times shows fewer than k heads with a probability of at most 2.5 %.
-        That needs no assumption on how the samples are distributed, only that they are
-        independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1).
-        With fewer than six samples there is no such interval, and both ends are infinite.
+        a fair coin thrown n times shows fewer than k heads with a probability of at most
+        (1 - level) / 2. That needs no assumption on how the samples are distributed, only that
+        they are independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section
+        7.1). With fewer than `fewest` samples there is no such interval, and both ends are
+        infinite.
         """
         ordered, n = sorted(self.samples), len(self.samples)
         if self.exact:
             return ordered[0], ordered[-1]
         # math.comb(n, k) for each k anew would cost milliseconds for a thousand samples.
         tail, ways, k = 0, 1, 0
-        while (tail := tail + ways) / 2**n <= (1 - LEVEL) / 2:
+        while (tail := tail + ways) / 2**n <= (1 - self.level) / 2:
             k += 1
             ways = ways * (n - k + 1) // k
         return (ordered[k - 1], ordered[-k]) if k else (-math.inf, math.inf)
+
+    @property
+    def fewest(self) -> int:
+        """How many samples an interval of this level takes: 6 for 95 %, 8 for 99 %."""
+        # All n lie on one side of the median with a probability of 2 / 2**n.
+        return math.ceil(1 - math.log2(1 - self.level))
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know before trusting the median; one sentence each."""
         found = []
         low, high = self.quartiles
-        if not self.exact and not math.isfinite(self.interval[0]):
-            found.append(f"{len(self.samples)} samples are too few for a 95 % interval (needs 6)")
+        if not self.exact and len(self.samples) < self.fewest:
+            count = len(self.samples)
+            found.append(
+                f"{count} sample{'s are' if count > 1 else ' is'} too few for a "
+                f"{in_percent(self.level)} interval (needs {self.fewest})"
+            )
         if self.median and (high - low) / abs(self.median) > 0.25:
             share = (high - low) / abs(self.median)
             found.append(f"interquartile range is {share:.0%} of the median")
         return tuple(found)
 
-    def __truediv__(self, other: "Quantity") -> "Quantity":
-        """Divide sample by sample: the ratio in each round of one comparison.
+    def __truediv__(self, other: "Quantity | float") -> "Quantity":
+        """Divide sample by sample: by a number, or to the ratio in each round of one comparison.
 
         Raises:
-            ArgumentError: If the two do not have the same number of samples or the same unit.
+            ArgumentError: If the two do not have the same number of samples or the same unit, or
+                if something is to be divided by 0.
         """
+        if isinstance(other, Real) and other:
+            return replace(self, samples=tuple(sample / other for sample in self.samples))
+        if isinstance(other, Real):
+            raise ArgumentError(f"{self.name!r} cannot be divided by 0.")
         if not isinstance(other, Quantity):
             return NotImplemented
         if len(self.samples) != len(other.samples) or self.unit != other.unit:
@@ -129,7 +153,12 @@ class Quantity:
         if 0 in other.samples:
             raise ArgumentError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
         ratios = tuple(a / b for a, b in zip(self.samples, other.samples, strict=True))
-        return Quantity(f"{self.name} / {other.name}", ratios, exact=self.exact and other.exact)
+        return Quantity(
+            f"{self.name} / {other.name}",
+            ratios,
+            exact=self.exact and other.exact,
+            level=max(self.level, other.level),
+        )
 
     def __gt__(self, other: "Quantity | float") -> "Predicate":
         return Predicate(self, *self._bounds(other), relation=">")
@@ -196,6 +225,7 @@ class Quantity:
             "samples": list(self.samples),
             "unit": self.unit,
             "exact": self.exact,
+            "level": self.level,
         }
 
     def __repr__(self):
@@ -203,9 +233,18 @@ class Quantity:
         if self.exact:
             return f"{self.name}: {value}"
         low, high = (format_value(end, self.unit) for end in self.interval)
-        plural = "s" * (len(self.samples) > 1)
-        basis = f"95 % interval {low} to {high}, {len(self.samples)} sample{plural}"
-        return f"{self.name}: {value} ({basis})"
+        count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+        return f"{self.name}: {value} ({in_percent(self.level)} interval {low} to {high}, {count})"
+
+
+def in_percent(share: float) -> str:
+    """Write a share as people read it.
+
+    Example:
+        >>> in_percent(0.95)
+        '95 %'
+    """
+    return f"{100 * share:.3g} %"
 
 
 def counted(name: str, value: float, unit: str = "") -> Quantity:

@@ -99,7 +99,7 @@ def test_an_undecided_claim_over_few_samples_says_that_they_are_too_few(predicat
 )
 def test_an_undecided_claim_names_the_interval_that_was_too_wide(predicates, interval):
     made = Claim(SENTENCE, tuple(predicates))
-    assert made.detail == f"the machine was busy (interval {interval})"
+    assert made.detail == f"the interval, {interval}, reaches over the bound"
 
 
 def test_a_notebook_gets_text_html_and_data_that_json_can_keep():

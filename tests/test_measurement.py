@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +8,10 @@ import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import compare, cpu, measure
+from d2lpar import Quantity, compare, cpu, measure
+from d2lpar.control import Control
 from d2lpar.errors import ArgumentError, CompilationError
+from d2lpar.measurement import LOOKS
 
 
 @pytest.fixture
@@ -133,30 +136,24 @@ def raising_in_call(number):
     return work
 
 
-def test_a_function_that_raises_in_the_third_repeat_keeps_its_exception_and_earlier_times():
+def test_a_function_that_raises_keeps_its_exception_and_a_note_says_where():
     with pytest.raises(Lost) as caught:
-        measure(raising_in_call(4))  # the first call is the warm-up
+        measure(raising_in_call(4))  # The first call is the warm-up.
     assert str(caught.value) == "lost"
-    assert len(caught.value.partial_measurement.total.samples) == 2
-    assert caught.value.__notes__ == [
-        "Raised in repeat 3 of 9 of 'work'; the 2 before it are kept in this exception's "
-        "partial_measurement."
-    ]
+    assert caught.value.__notes__ == ["Raised in round 3 of 'work'."]
 
 
-@pytest.mark.parametrize(("warmup", "where"), [(0, "repeat 1 of 9"), (1, "the warm-up")])
-def test_a_function_that_raises_at_its_first_call_leaves_no_times(warmup, where):
+@pytest.mark.parametrize(("warmup", "where"), [(0, "round 1"), (1, "the warm-up")])
+def test_a_note_tells_the_warm_up_from_what_is_counted(warmup, where):
     with pytest.raises(Lost) as caught:
         measure(raising_in_call(1), warmup=warmup)
-    assert caught.value.partial_measurement is None
-    assert f"Raised in {where} of 'work'" in caught.value.__notes__[0]
+    assert caught.value.__notes__ == [f"Raised in {where} of 'work'."]
 
 
-def test_an_arm_that_raises_keeps_its_own_earlier_times():
+def test_the_arm_that_raises_is_the_one_that_is_named():
     with pytest.raises(Lost) as caught:
         compare({"steady": lambda: None, "broken": raising_in_call(3)})
-    assert caught.value.partial_measurement.name == "broken"
-    assert len(caught.value.partial_measurement.total.samples) == 1
+    assert caught.value.__notes__ == ["Raised in round 2 of 'broken'."]
 
 
 @pytest.mark.parametrize("arms", ["ab", "abc"])
@@ -233,15 +230,298 @@ def test_an_exception_that_cannot_take_a_note_is_not_masked():
         measure(work)
 
 
-def test_an_interrupted_measurement_keeps_its_earlier_times():
-    calls = iter([None, None])
+# --- What else is observed --------------------------------------------------------------------
 
-    def work():
-        try:
-            next(calls)
-        except StopIteration:
-            raise KeyboardInterrupt from None
 
-    with pytest.raises(KeyboardInterrupt) as caught:
-        measure(work)
-    assert len(caught.value.partial_measurement.total.samples) == 1
+def test_what_is_observed_is_off_the_clock_and_has_a_sample_for_each_round(clock, device):
+    calls = itertools.count()
+
+    def look_at(array):
+        assert array.is_ready()
+        clock.advance(100)
+        return 8 * next(calls)
+
+    times = compare(
+        {"a": lambda: device.run(1), "b": lambda: device.run(2)},
+        repeats=2,
+        observe={"memory": look_at},
+        units={"memory": "B"},
+        clock=clock,
+    )
+    assert times["a"].total.samples == (1, 1)
+    assert times["a"].of("memory").samples == (0, 24)  # A B, B A.
+    assert times["b"].of("memory").unit == "B"
+    assert "b, memory: 12 B" in repr(times)
+
+
+def test_a_ratio_is_taken_round_by_round_and_named(clock, device):
+    works = iter([1, 1, 2, 3, 8, 2])
+    times = compare(
+        {"a": lambda: device.run(next(works), dispatch=1), "b": lambda: device.run(next(works))},
+        repeats=2,
+        clock=clock,
+    )
+    ratio = times.ratio("a", "b")
+    assert ratio.samples == (3 / 3, 3 / 8)
+    assert ratio.name == "time, a over b"
+    with pytest.raises(ArgumentError, match="no arm 'c'; there are a, b"):
+        times.ratio("a", "c")
+    with pytest.raises(ArgumentError, match="'a' has no 'memory'; it has dispatch, total"):
+        times.ratio("a", "b", of="memory")
+
+
+# --- The rounds that count --------------------------------------------------------------------
+
+
+def crowded_in(rounds):
+    """Return a control by which these rounds do not count."""
+    count = itertools.count()
+    return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")
+
+
+def test_rounds_in_which_the_control_does_not_hold_do_not_count(clock, device):
+    works = iter([1, *range(10)])
+    times = compare(
+        {"a": lambda: device.run(1 + next(works))},
+        repeats=10,
+        control=crowded_in({3}),
+        clock=clock,
+    )
+    assert times.counting(times["a"].total).samples == (1, 2, 3, 5, 6, 7, 8, 9, 10)
+    assert times.missing is None
+    assert repr(times).endswith("control: 9 of 10 rounds count")
+
+
+def test_with_fewer_than_nine_rounds_that_count_something_is_missing_and_all_are_kept():
+    times = compare({"a": lambda: None}, repeats=10, control=crowded_in({3, 4}))
+    assert times.missing == "two free cores"
+    assert len(times.counting(times["a"].total).samples) == 10
+
+
+def test_nothing_is_decided_while_too_few_rounds_count(clock, device):
+    times = compare(
+        {"a": lambda: device.run(1)},
+        until=lambda times: times.counting(times["a"].total) < 2,
+        control=crowded_in({0}),
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == 18
+    assert len(times.counting(times["a"].total).samples) == 17
+
+
+# --- When it stops ----------------------------------------------------------------------------
+
+
+def alternating(device, *works):
+    """Return an arm that takes these times, again and again."""
+    again = itertools.cycle(works)
+    return lambda: device.run(next(again))
+
+
+@pytest.mark.parametrize(
+    ("works", "rounds"), [([1], 9), ([1] * 8 + [9], 18), ([1, 9], 144)], ids=str
+)
+def test_it_goes_on_until_the_question_is_decided(clock, device, works, rounds):
+    times = compare(
+        {"a": alternating(device, *works)},
+        until=lambda times: times["a"].total < 5,
+        limit=1e9,
+        warmup=0,
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == rounds
+    decided = (times["a"].total < 5).verdict
+    assert decided == ("inconclusive" if rounds == 144 else "holds")
+
+
+def test_it_goes_on_until_all_questions_are_decided(clock, device):
+    times = compare(
+        {"a": alternating(device, 1), "b": alternating(device, *[1] * 8, 9)},
+        until=lambda times: [times["a"].total < 5, times["b"].total < 5],
+        limit=1e9,
+        warmup=0,
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == 18
+
+
+def test_when_the_time_is_up_it_takes_no_further_round(clock, device):
+    times = compare(
+        {"a": alternating(device, 1, 9)},
+        until=lambda times: times["a"].total < 5,
+        limit=120,
+        clock=clock,
+    )
+    # 24 rounds take 120 seconds, and the 25th is the first after that.
+    assert len(times["a"].total.samples) == 25
+
+
+def test_the_first_look_takes_place_however_short_the_time(clock, device):
+    times = compare(
+        {"a": alternating(device, 1, 9)},
+        until=lambda times: times["a"].total < 5,
+        limit=1e-9,
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == 9
+
+
+def test_a_measurement_of_one_function_stops_as_well(clock, device):
+    works = itertools.cycle([1] * 8 + [9])
+    measured = measure(
+        lambda: device.run(next(works)),
+        until=lambda measured: measured.total < 5,
+        limit=1e9,
+        warmup=0,
+        clock=clock,
+    )
+    assert len(measured.total.samples) == 18
+
+
+def test_what_was_looked_at_several_times_has_the_interval_of_a_single_look(clock, device):
+    arms = {"a": alternating(device, *range(1, 19))}
+    looked = compare(arms, until=lambda t: t["a"].total > 0.5, repeats=18, clock=clock)
+    once = compare(arms, repeats=18, clock=clock)
+    assert looked["a"].total.level == pytest.approx(0.99)
+    assert (looked["a"].total / looked["a"].total).level == pytest.approx(0.99)
+    assert once["a"].total.level == 0.95
+    assert "99 % interval 4 s to 15 s" in repr(looked)
+
+
+RANDOM = np.random.default_rng(0)
+TRIALS, MOST = 10_000, 9 * 2 ** (LOOKS - 1)
+
+
+def in_bursts(shape):
+    """Return samples of which runs are thirty times as far out, as on a machine with a neighbour.
+
+    Which side of the median a sample lies on does not depend on the one before.
+    """
+    samples, burst = RANDOM.standard_normal(shape), np.zeros(shape[0], bool)
+    for column in samples.T:
+        burst = RANDOM.random(shape[0]) < np.where(burst, 0.6, 0.08)
+        column[burst] *= 30
+    return samples
+
+
+NOISES = {
+    "normal": RANDOM.standard_normal,
+    "Cauchy": RANDOM.standard_cauchy,
+    "bursty": in_bursts,
+}
+
+
+def decided(samples, level, looks):
+    """Return which trials decide at any of these looks whether their median is above or below 0.
+
+    The interval is that of `Quantity`, of which a sorted sample is the quantity of its ranks.
+    """
+    found = np.zeros((2, len(samples)), bool)
+    undecided = np.ones(len(samples), bool)
+    for rounds in looks:
+        low, high = Quantity("ranks", range(rounds), level=level).interval
+        ordered = np.sort(samples[:, :rounds], axis=1)
+        for side, now in enumerate((ordered[:, int(low)] > 0, ordered[:, int(high)] < 0)):
+            found[side] |= now & undecided
+        undecided &= ~(found[0] | found[1])
+    return found
+
+
+def looks_of(clock, device):
+    """Return after how many rounds `compare` looks, and the level of what it looks at."""
+    seen = []
+
+    def look(times):
+        seen.append(times["a"].total)
+        return times["a"].total > 1
+
+    compare({"a": alternating(device, 0, 2)}, until=look, limit=1e9, clock=clock)
+    return [len(total.samples) for total in seen], seen[0].level
+
+
+@pytest.mark.parametrize("noise", NOISES)
+def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(clock, device, noise):
+    looks, level = looks_of(clock, device)
+    assert looks == [9, 18, 36, 72, 144]
+    samples = NOISES[noise]((TRIALS, MOST))
+    shares = [decided(samples, level, looks[:n]).any(axis=0).mean() for n in range(1, LOOKS + 1)]
+    assert max(shares) <= 0.05
+    assert shares[-1] > 0.005  # It can be.
+    # Whoever takes the whole 5 % at each look is wrong far more often.
+    assert decided(samples, 0.95, looks).any(axis=0).mean() > 0.1
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize("away", [1, 3])
+def test_away_from_the_bound_no_claim_is_decided_wrongly(clock, device, noise, away):
+    looks, level = looks_of(clock, device)
+    right, wrong = decided(NOISES[noise]((TRIALS, MOST)) + away, level, looks)
+    assert wrong.sum() == 0
+    assert right.mean() > 0.99
+
+
+def test_it_stops_as_the_simulation_says(clock):
+    # The simulation looks at ranks; here the same samples go through `compare` itself.
+    def work(times):
+        clock.advance(next(times))
+
+    samples = RANDOM.standard_normal((100, MOST)) + 10.5
+    for row in samples:
+        times = compare(
+            {"a": functools.partial(work, iter(row))},
+            until=lambda times: times["a"].total > 10,
+            limit=1e9,
+            warmup=0,
+            clock=clock,
+        )
+        (above,), (below,) = decided(row[None] - 10, 0.99, [9, 18, 36, 72, 144])
+        verdict = (times["a"].total > 10).verdict
+        assert (verdict == "holds", verdict == "fails") == (above, below)
+
+
+STALE = Quantity("measured before", range(9))
+
+
+@pytest.mark.parametrize(
+    ("until", "message"),
+    [
+        (lambda times: STALE > 1, "does not look at what is measured"),
+        (lambda times: (), "does not look at what is measured"),
+        (
+            lambda times: times["a"].total.median > 1,
+            "must return a comparison .* found (True|False)",
+        ),
+        (lambda times: [times["a"].total > 1, True], "must return a comparison .* or several"),
+        (STALE > 1, "until must be a function of what is measured, found Predicate"),
+    ],
+)
+def test_a_question_that_no_measurement_can_answer_is_refused(until, message):
+    for ask in (
+        lambda: compare({"a": int}, until=until),
+        lambda: measure(int, name="a", until=only_for_one(until)),
+    ):
+        with pytest.raises(ArgumentError, match=message):
+            ask()
+
+
+def only_for_one(until):
+    """Return the same question as `measure` asks it."""
+    return (lambda measured: until({"a": measured})) if callable(until) else until
+
+
+@pytest.mark.parametrize("limit", [0, -1, float("nan")])
+def test_a_limit_of_no_time_is_refused(limit):
+    with pytest.raises(ArgumentError, match="limit must be more than 0 seconds, found"):
+        compare({"a": int}, until=lambda times: times["a"].total > 1, limit=limit)
+
+
+def test_a_limit_of_no_rounds_is_refused():
+    with pytest.raises(ArgumentError, match="repeats must be an integer of at least 1, found 0"):
+        compare({"a": int}, until=lambda times: times["a"].total > 1, repeats=0)
+
+
+def test_the_question_is_asked_before_anything_is_run():
+    ran = []
+    with pytest.raises(ArgumentError):
+        compare({"a": lambda: ran.append(1)}, until=lambda times: STALE > 1)
+    assert ran == []

@@ -30,7 +30,8 @@ def test_the_interval_is_that_of_scipy(n):
 def test_fewer_than_six_samples_have_no_finite_interval_and_say_so(n):
     quantity = Quantity("drawn", drawn(n))
     assert quantity.interval == (-math.inf, math.inf)
-    assert f"{n} samples are too few for a 95 % interval (needs 6)" in quantity.warnings
+    count = f"{n} sample{'s are' if n > 1 else ' is'}"
+    assert f"{count} too few for a 95 % interval (needs 6)" in quantity.warnings
 
 
 @pytest.mark.parametrize("n", [6, 9, 15])
@@ -253,3 +254,42 @@ def test_a_comparison_of_what_is_no_quantity_is_refused(change, message):
     data["quantity"] |= change
     with pytest.raises(ArgumentError, match=message):
         Predicate.from_dict(data)
+
+
+# --- Other levels -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "fewest"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
+def test_a_surer_interval_needs_more_samples(level, fewest):
+    assert Quantity("few", range(fewest), level=level).fewest == fewest
+    assert not math.isfinite(Quantity("too few", range(fewest - 1), level=level).interval[0])
+    assert Quantity("enough", range(fewest), level=level).interval == (0, fewest - 1)
+
+
+@pytest.mark.parametrize("n", [9, 18, 36, 72, 144])
+def test_the_ends_of_a_surer_interval_are_those_of_the_binomial_distribution(n):
+    low, high = Quantity("ranks", range(n), level=0.99).interval
+    assert stats.binom.cdf(low, n, 0.5) <= 0.005 < stats.binom.cdf(low + 1, n, 0.5)
+    assert high == n - 1 - low
+
+
+def test_a_ratio_is_as_sure_as_the_surer_of_its_parts():
+    sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
+    assert [q.level for q in (sure / usual, usual / sure, sure / 2, sure.renamed("x"))] == [
+        0.99
+    ] * 4
+    assert "(99 % interval" in repr(sure)
+    assert Quantity(**sure.as_dict()).level == 0.99
+
+
+@pytest.mark.parametrize("level", [0, 1, -0.5, math.nan])
+def test_a_level_that_is_no_probability_is_refused(level):
+    with pytest.raises(ArgumentError, match="lies between 0 and 1, found"):
+        Quantity("x", (1.0,), level=level)
+
+
+def test_dividing_by_a_number_divides_each_sample():
+    per_turn = Quantity("loop", (2.0, 4.0), "s") / 2
+    assert (per_turn.samples, per_turn.unit) == ((1, 2), "s")
+    with pytest.raises(ArgumentError, match="'loop' cannot be divided by 0"):
+        Quantity("loop", (2.0,), "s") / 0

@@ -1,21 +1,12 @@
-import hashlib
-import itertools
-import os
-import statistics
-import threading
-from types import SimpleNamespace
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from d2lpar import block, host_memory
-from d2lpar.book import workloads
 from d2lpar.book.workloads import (
     chain,
     chain_into,
-    crowding,
     device_batch,
     host_batch,
     init_mlp,
@@ -161,40 +152,3 @@ def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
     result = np.asarray(chain_into(jnp.asarray(array), matrix, 4))
     np.testing.assert_array_equal(result[3:], array[3:])
     np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
-
-
-def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):
-    together, sha256, lengths = threading.Barrier(3, timeout=60), hashlib.sha256, []
-
-    def hash_together(data):
-        lengths.append(len(data))
-        if len(lengths) > 1:
-            together.wait()
-        return sha256(data)
-
-    monkeypatch.setattr(hashlib, "sha256", hash_together)
-    crowding(3)
-    assert lengths == [40_000_000] * 4
-
-
-def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypatch):
-    used = itertools.count(step=2)  # Each thread uses two seconds, however long it has to wait.
-    passed = iter([10, 17])
-    clocks = SimpleNamespace(thread_time=lambda: next(used), perf_counter=lambda: next(passed))
-    monkeypatch.setattr(workloads, "time", clocks)
-    assert crowding(1) == 3.5
-
-
-def test_one_thread_takes_no_less_than_its_processor_time():
-    # It would if the first thread also had to make the pages of what both hash.
-    assert statistics.median(crowding(1) for _ in range(9)) > 0.9
-
-
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
-def test_two_threads_on_one_core_are_crowded():
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})  # The threads inherit it.
-    try:
-        assert crowding(2) > 1.5
-    finally:
-        os.sched_setaffinity(0, allowed)

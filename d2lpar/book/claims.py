@@ -83,12 +83,12 @@ class Claim:
     def _doubt(self) -> str:
         ends = (e for p in self.predicates for e in (*p.quantity.interval, p.low, p.high))
         if any(map(math.isinf, ends)):
-            return "too few samples for a 95 % interval; it takes six"
+            return "too few samples for an interval"
         unsure = next(p for p in self.predicates if p.verdict == "inconclusive")
         counted = unsure.quantity.exact  # Then it is the bound that nobody is sure of.
         ends = (unsure.low, unsure.high) if counted else unsure.quantity.interval
         low, high = (format_value(end, unsure.quantity.unit) for end in ends)
-        return f"the machine was busy (interval {low} to {high})"
+        return f"the interval, {low} to {high}, reaches over the bound"
 
     def as_dict(self) -> dict:
         """Return the claim as plain data, for JSON; the verdict is there to be read."""

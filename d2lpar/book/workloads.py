@@ -1,12 +1,9 @@
 """The matrix products and the MLP training step that the book measures."""
 
 import functools
-import hashlib
 import itertools
 import mmap
-import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import jax.numpy as jnp
@@ -80,40 +77,6 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     """
     result = chain(matrix + array[: len(matrix)], length)
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
-
-
-def crowding(threads: int) -> float:
-    """Measure how crowded the cores are, without JAX: a control for what needs free ones.
-
-    A thread hashes forty megabytes, first one alone, then all at once. Python lets go of its lock
-    meanwhile. (Eight megabytes are hashed in some five milliseconds, which is too short: a system
-    may let two new threads share a core for that long before it gives each its own.)
-
-    Args:
-        threads: How many.
-
-    Returns:
-        The time of all at once over the processor time of the one, about 1 with a free core for
-        each, more where they share cores with each other or with other programs. The time that
-        passes for the one would not do in place of its processor time, since it may have to share
-        its core as well.
-
-    Example:
-        >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
-        True
-    """
-    data = b"x" * 40_000_000  # Of zeros, the system would make the pages while the one hashes.
-
-    def hash_it(_) -> float:
-        start = time.thread_time()
-        hashlib.sha256(data)
-        return time.thread_time() - start
-
-    with ThreadPoolExecutor(threads) as pool:
-        needed = pool.submit(hash_it, None).result()
-        start = time.perf_counter()
-        list(pool.map(hash_it, range(threads)))
-        return (time.perf_counter() - start) / needed
 
 
 def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
