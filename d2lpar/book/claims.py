@@ -33,6 +33,7 @@ class Claim:
         predicates: Comparisons of measured quantities; all must hold.
         otherwise: The likely reason if it does not hold.
         needs: What this machine lacks to test it, or None.
+        key: What evidence knows it by, however it is worded; empty if there is none.
 
     Raises:
         ArgumentError: If there is no sentence, or something other than a comparison is given.
@@ -42,6 +43,7 @@ class Claim:
     predicates: tuple[Predicate, ...] = ()
     otherwise: str = ""
     needs: str | None = None
+    key: str = ""
 
     def __post_init__(self):
         if not isinstance(self.sentence, str) or not self.sentence.strip():
@@ -98,6 +100,7 @@ class Claim:
             "predicates": [predicate.as_dict() for predicate in self.predicates],
             "otherwise": self.otherwise,
             "needs": self.needs,
+            "key": self.key,
         }
 
     @classmethod
@@ -108,7 +111,8 @@ class Claim:
             ArgumentError: If the verdict is not the one that follows from the samples.
         """
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
-        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"])
+        key = data.get("key", "")  # Files of before 0.2 have none.
+        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key)
         if made.verdict != data["verdict"]:
             raise ArgumentError(
                 f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
@@ -135,6 +139,7 @@ def claim(
     *predicates: Predicate,
     otherwise: str = "",
     needs: str | None = None,
+    key: str = "",
 ) -> None:
     """Show a sentence of the text with its verdict on this machine.
 
@@ -147,6 +152,7 @@ def claim(
         *predicates: Comparisons of measured quantities, such as `ratio > 5`; all must hold.
         otherwise: The likely reason if it does not hold.
         needs: What this machine lacks to test it, such as `"a GPU"`; None if it can be tested.
+        key: What evidence knows it by, however it is worded, such as `"fork-speed-up"`.
 
     Raises:
         ArgumentError: If there is no sentence, or something other than a comparison is given.
@@ -159,7 +165,7 @@ def claim(
           holds here
             three: 3; claimed: < 4
     """
-    made = Claim(sentence, predicates, otherwise, needs)
+    made = Claim(sentence, predicates, otherwise, needs, key)
     if not show_in_notebook(made):
         print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
