@@ -75,6 +75,7 @@ class Comparison(dict[str, Measurement]):
 
     Args:
         measurements: One for each arm.
+        level: The confidence of their intervals.
         controlled: Whether the control held, for each round; None without a control.
         needs: What is missing if it held in too few rounds.
     """
@@ -82,10 +83,12 @@ class Comparison(dict[str, Measurement]):
     def __init__(
         self,
         measurements: Iterable[Measurement],
+        level: float = LEVEL,
         controlled: Iterable[bool] | None = None,
         needs: str = "",
     ):
         super().__init__((measurement.name, measurement) for measurement in measurements)
+        self.level = level
         self.controlled = None if controlled is None else tuple(controlled)
         self._needs = needs
 
@@ -380,9 +383,9 @@ class _Rounds:
     def _comparison(self, level: float) -> Comparison:
         measurements = [arm.measurement(level) for arm in self._arms]
         if not self._control:
-            return Comparison(measurements)
+            return Comparison(measurements, level)
         held = [number < self._control.below for number in self._probed]
-        return Comparison(measurements, held, self._control.needs)
+        return Comparison(measurements, level, held, self._control.needs)
 
 
 # --- When to stop -----------------------------------------------------------------------------
@@ -417,6 +420,13 @@ class _Question:
                 "until must return a comparison of quantities, such as ratio < 0.5, or several, "
                 f"found {asked!r}."
             )
+        for quantity in (predicate.quantity for predicate in predicates):
+            if quantity.level < comparison.level and not quantity.exact:
+                raise ArgumentError(
+                    f"{quantity.name!r} has an interval of {in_percent(quantity.level)}, which is "
+                    f"too narrow for one of {LOOKS} looks: derive it from the comparison with "
+                    "ratio(), of(), - and /, or observe it, so that it keeps its level."
+                )
         return not comparison.missing and all(p.verdict != "inconclusive" for p in predicates)
 
 

@@ -143,22 +143,34 @@ class Quantity:
             raise ArgumentError(f"{self.name!r} cannot be divided by 0.")
         if not isinstance(other, Quantity):
             return NotImplemented
+        pairs = self._rounds_with(other, "ratio")
+        if 0 in other.samples:
+            raise ArgumentError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
+        ratios = tuple(a / b for a, b in pairs)
+        exact, level = self.exact and other.exact, max(self.level, other.level)
+        return Quantity(f"{self.name} / {other.name}", ratios, exact=exact, level=level)
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        """Subtract sample by sample: the difference in each round of one comparison.
+
+        Raises:
+            ArgumentError: If the two do not have the same number of samples or the same unit.
+        """
+        if not isinstance(other, Quantity):
+            return NotImplemented
+        differences = tuple(a - b for a, b in self._rounds_with(other, "difference"))
+        exact, level = self.exact and other.exact, max(self.level, other.level)
+        return Quantity(f"{self.name} - {other.name}", differences, self.unit, exact, level)
+
+    def _rounds_with(self, other: "Quantity", what: str) -> list[tuple[float, float]]:
         if len(self.samples) != len(other.samples) or self.unit != other.unit:
             raise ArgumentError(
-                "A ratio is taken round by round, but "
+                f"A {what} is taken round by round, but "
                 f"{self.name!r} has {len(self.samples)} samples in {self.unit!r} and "
                 f"{other.name!r} has {len(other.samples)} in {other.unit!r}. "
                 "Measure both with one `compare`."
             )
-        if 0 in other.samples:
-            raise ArgumentError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
-        ratios = tuple(a / b for a, b in zip(self.samples, other.samples, strict=True))
-        return Quantity(
-            f"{self.name} / {other.name}",
-            ratios,
-            exact=self.exact and other.exact,
-            level=max(self.level, other.level),
-        )
+        return list(zip(self.samples, other.samples, strict=True))
 
     def __gt__(self, other: "Quantity | float") -> "Predicate":
         return Predicate(self, *self._bounds(other), relation=">")

@@ -492,6 +492,10 @@ STALE = Quantity("measured before", range(9))
             "must return a comparison .* found (True|False)",
         ),
         (lambda times: [times["a"].total > 1, True], "must return a comparison .* or several"),
+        (
+            lambda times: Quantity("by hand", times["a"].total.samples) > 1,
+            "too narrow for one of 5",
+        ),
         (STALE > 1, "until must be a function of what is measured, found Predicate"),
     ],
 )

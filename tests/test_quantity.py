@@ -288,6 +288,15 @@ def test_a_level_that_is_no_probability_is_refused(level):
         Quantity("x", (1.0,), level=level)
 
 
+def test_a_difference_is_taken_sample_by_sample_and_keeps_its_unit():
+    more = Quantity("a", (3.0, 5.0), "B", level=0.99) - Quantity("b", (1.0, 9.0), "B")
+    assert (more.samples, more.unit, more.level, more.name) == ((2, -4), "B", 0.99, "a - b")
+    with pytest.raises(ArgumentError, match="A difference is taken round by round"):
+        Quantity("a", (3.0, 5.0), "B") - Quantity("b", (1.0,), "B")
+    with pytest.raises(TypeError):
+        Quantity("a", (3.0, 5.0), "B") - 1
+
+
 def test_dividing_by_a_number_divides_each_sample():
     per_turn = Quantity("loop", (2.0, 4.0), "s") / 2
     assert (per_turn.samples, per_turn.unit) == ((1, 2), "s")
