@@ -29,15 +29,15 @@ lint:  ## check style, formatting and the layers of the package
 	$(run) lint-imports --no-logo
 
 bench:  ## measure what the package costs, and how much overlaps here
-	$(run) python tests/bench.py
+	$(run) python evidence/bench.py
 
 claims:  ## test each claim without its cause; or: make claims REPEATS=30 LOAD=2 [CORES= DEVICES=]
-	$(run) python tests/check_claims.py $(if $(REPEATS),--repeats $(REPEATS)) \
+	$(run) python evidence/check_claims.py $(if $(REPEATS),--repeats $(REPEATS)) \
 	    $(if $(LOAD),--load $(LOAD)) $(if $(CORES),--cores $(CORES)) \
 	    $(if $(DEVICES),--devices $(DEVICES))
 
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
-	$(run) python tests/record.py "$(NAME)"
+	$(run) python evidence/record.py "$(NAME)"
 
 serve:  ## serve the built book on this machine
 	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }

@@ -21,4 +21,4 @@ def matrix(session: nox.Session, jax: str) -> None:
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     session.run("pytest", *(f"--ignore=tests/{name}" for name in NOT_THE_PACKAGE))
     for notebook in sorted(Path("book").rglob("*.ipynb")):
-        session.run("python", "tests/run_notebook.py", str(notebook))
+        session.run("python", "evidence/run_notebook.py", str(notebook))

@@ -10,13 +10,13 @@ from run_notebook import BARRIERS, ROOT, SYNCHRONOUS, Intervention, claimed_by
 
 CAUSES = {
     "asynchronous-computation": {
-        "Without a barrier, the clock stops": SYNCHRONOUS,
-        "Neither of the two arrays waits": Intervention(
+        "clock-stops-early": SYNCHRONOUS,
+        "inputs-are-independent": Intervention(
             "the independence of the two arrays",
             edits={"    y = jnp.ones(shape)\n": "    y = x + 1\n"},
         ),
-        "Python has asked for everything": SYNCHRONOUS,
-        "With nothing else in the queue": Intervention(
+        "asked-before-done": SYNCHRONOUS,
+        "blockers-wait-alike": Intervention(
             "the otherwise empty queue",
             edits={
                 "(chain(matrix, length), wait_all())[0]": (
@@ -24,8 +24,8 @@ CAUSES = {
                 )
             },
         ),
-        "Neither `effects_barrier` nor": SYNCHRONOUS,
-        "On one device, a short call": Intervention(
+        "only-wait-all-waits": SYNCHRONOUS,
+        "queue-in-order": Intervention(
             "the one queue (another thread, and another queue, for the short call)",
             edits={
                 "        short_one = chain(matrix, 1)  # It needs nothing of the long one.": (
@@ -35,9 +35,9 @@ CAUSES = {
                 )
             },
         ),
-        "Each of these that has to see": SYNCHRONOUS,
-        "Somewhere in the middle": SYNCHRONOUS,
-        "On a CPU, the result of a call over two": Intervention(
+        "who-needs-a-value-waits": SYNCHRONOUS,
+        "barrier-costs-a-quarter": SYNCHRONOUS,
+        "tiny-runs-in-the-call": Intervention(
             "running inside the call (XLA counts more operations)",
             edits={
                 "    return x + 1\n": (
@@ -45,17 +45,17 @@ CAUSES = {
                 )
             },
         ),
-        "On a CPU, a program in which XLA counts": SYNCHRONOUS,
-        "JAX lets Python run ahead": SYNCHRONOUS,
-        "As long as the limit is not reached": SYNCHRONOUS,
-        "Without a barrier, batches from the host": SYNCHRONOUS,
-        "Batches that are made on the device": Intervention(
+        "no-operations-in-the-call": SYNCHRONOUS,
+        "limit-in-flight": SYNCHRONOUS,
+        "handed-out-sooner": SYNCHRONOUS,
+        "host-batches-pile-up": SYNCHRONOUS,
+        "device-batches-do-not": Intervention(
             "making them on the device",
             edits={
                 "return device_batch(batch_keys[step], *template.shape)": "return from_host(step)"
             },
         ),
-        "With a window of three": Intervention(
+        "window-keeps-busy": Intervention(
             "the room for more than one step",
             edits={
                 "dict(make_batch=from_host, max_in_flight=3)": (
@@ -65,8 +65,8 @@ CAUSES = {
         ),
     },
     "automatic-parallelism": {
-        "With a free core for each device, the fork": BARRIERS,
-        "In the median, it does not beat": Intervention(
+        "fork-speed-up": BARRIERS,
+        "fork-bound": Intervention(
             "waiting for the result",
             edits={
                 '"two devices": lambda: fork_and_join(matrix, other),': (
@@ -74,8 +74,8 @@ CAUSES = {
                 )
             },
         ),
-        "Two devices with a free core": BARRIERS,
-        "On a CPU, large products": Intervention(
+        "chains-overlap": BARRIERS,
+        "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
             edits={
                 "    return x @ x\n": "    return chain(x[:64, :64], 4000)\n",
@@ -88,13 +88,13 @@ CAUSES = {
                 ),
             },
         ),
-        "A CPU and a GPU, or two GPUs": BARRIERS,
-        "Without the barrier, the first device": BARRIERS,
-        "From a GPU, `device_put` to the CPU": Intervention(
+        "cpu-and-gpu-overlap": BARRIERS,
+        "copies-behind-computing": BARRIERS,
+        "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
             edits={"    return jax.device_put(array, cpu())\n": "    return pin(array)\n"},
         ),
-        "On a GPU, `copy_to_host_async`": Intervention(
+        "gpu-copies-hide": Intervention(
             "asking for a copy before all products are done",
             edits={
                 "for array in map(make, range(count))])": (
@@ -102,37 +102,37 @@ CAUSES = {
                 )
             },
         ),
-        "Trained by hand on two": BARRIERS,
-        "After five steps by hand": Intervention(
+        "training-overlaps": BARRIERS,
+        "training-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
             edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
         ),
-        "The compiler has inserted": Intervention(
+        "all-reduce-inserted": Intervention(
             "splitting the batch",
             edits={'PartitionSpec("data")': "PartitionSpec()"},
         ),
     },
     "measuring-asynchronous-code": {
-        "The clock that does not wait": SYNCHRONOUS,
-        "A `jax.jit` of a new `lambda`": Intervention(
+        "unwaited-clock": SYNCHRONOUS,
+        "new-lambda-compiles": Intervention(
             "making it anew in each turn",
             edits={
                 "        layer = jax.jit(lambda x: jnp.tanh(x @ x / side))\n": "",
             },
         ),
-        "The same function has two programs": Intervention(
+        "committed-compiles-anew": Intervention(
             "the array that is not committed",
             edits={"for_other:\n    loop(matrix,": "for_other:\n    loop(committed,"},
         ),
-        "Warmed up with the array": SYNCHRONOUS,
-        "Ten equal products become one": Intervention(
+        "warmed-up-alike": SYNCHRONOUS,
+        "equal-work-removed": Intervention(
             "the equality of the products",
             edits={
                 "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
             },
         ),
-        "Per call, handing out sixteen": SYNCHRONOUS,
-        "Five pairs do not even decide": Intervention(
+        "queue-fills": SYNCHRONOUS,
+        "five-pairs-undecided": Intervention(
             "comparing a function with itself",
             edits={
                 "version_b = version_a  # They are the same.": (
@@ -140,24 +140,24 @@ CAUSES = {
                 )
             },
         ),
-        "One after the other, the function": Intervention(
+        "drift-fools": Intervention(
             "taking turns",
             edits={
                 'compare({"A": same, "B": same})': '{"A": measure(same), "B": measure(same)}',
             },
         ),
-        "Read after the barrier": SYNCHRONOUS,
-        "With memory of another kind": Intervention(
+        "memory-at-the-peak": SYNCHRONOUS,
+        "other-memory-breaks-score": Intervention(
             "the second kind of memory",
             edits={"host_array(64, aligned=True)": "host_array(64, aligned=False)"},
         ),
     },
     "solutions/asynchronous-computation": {
-        "The given condition is too weak": Intervention(
+        "x1-condition": Intervention(
             "the weak condition",
             edits={"        if turns * t2 > (turns - 1):\n": "        if t2 >= 1:\n"},
         ),
-        "For each of these ratios": Intervention(
+        "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
             edits={
                 "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.4, 0.7, 1, 1.4, 2.5, 10]",
@@ -166,22 +166,22 @@ CAUSES = {
                 ),
             },
         ),
-        "There are never more steps": SYNCHRONOUS,
-        "One step ahead, more than half": Intervention(
+        "x2-memory": SYNCHRONOUS,
+        "x2-in-time": Intervention(
             "the step ahead",
             edits={"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
         ),
-        "Without a barrier, one device begins": SYNCHRONOUS,
-        "On one device, waiting for the second": SYNCHRONOUS,
-        "On a CPU, the line lies": SYNCHRONOUS,
+        "x3-begun-early": SYNCHRONOUS,
+        "x4-second": SYNCHRONOUS,
+        "x5-thousand-operations": SYNCHRONOUS,
     },
     "solutions/automatic-parallelism": {
-        "A short chain that another thread": SYNCHRONOUS,
-        "XLA looks for common": Intervention(
+        "y1-overtaking": SYNCHRONOUS,
+        "y1-common-subexpressions": Intervention(
             "the equality of the products",
             edits={"[matrices[0] @ matrices[0] for _ in range(10)]": "[m @ m for m in matrices]"},
         ),
-        "On the smallest matrices": Intervention(
+        "y2-vmap": Intervention(
             "a dispatch for each",
             edits={
                 '"a call for each": lambda: call_for_each(xs),': (
@@ -189,9 +189,9 @@ CAUSES = {
                 )
             },
         ),
-        "When nobody waits": BARRIERS,
-        "In the mended loop": BARRIERS,
-        "Diamond and pipeline": Intervention(
+        "y3-copies-arrive": BARRIERS,
+        "y4-idle": BARRIERS,
+        "y5-same-results": Intervention(
             "what the other device has computed",
             edits={
                 "    return join(b, jax.device_put(c, one))": (
@@ -199,8 +199,8 @@ CAUSES = {
                 )
             },
         ),
-        "With a free core for each device, the pipeline": BARRIERS,
-        "In the median, neither beats": Intervention(
+        "y5-pipeline-speed-up": BARRIERS,
+        "y5-bounds": Intervention(
             "waiting for the result",
             edits={
                 '"pipeline": lambda: two_stages(batches),': (

@@ -1,6 +1,6 @@
 """Execute notebooks and print their claims and reports of exercises, one JSON object a line.
 
-Usage: python tests/run_notebook.py NOTEBOOK...
+Usage: python evidence/run_notebook.py NOTEBOOK...
 
 A failing cell ends it with an error, and so does a claim that does not hold.
 """
