@@ -10,18 +10,19 @@ page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-.PHONY: help book test lint bench claims record serve matrix sync lock clean
+.PHONY: help book test lint bench evidence record serve matrix sync lock clean
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-book:  ## build the book; a failing cell, a false claim, a broken link or a warning stops it
-	@rm -rf _build/html _build/.doctrees _build/jupyter_execute
-	$(run) env D2LPAR_STRICT=1 jupyter-book build . --all -W -n --keep-going
-	@echo "The book: $(page)  (to read it in a browser: make serve)"
+book:  ## build the book if something has changed; a false claim or a warning stops it (FORCE=1)
+	@mkdir -p _build
+	$(run) python .ci/one_at_a_time.py _build/lock \
+	    python .ci/build_book.py $(if $(FORCE),--force)
 
-test: lint  ## lint, then run all tests
-	$(run) python -m pytest
+test: lint book  ## lint, build the book, then run all tests
+	$(run) python -m pytest -m "not timed" --numprocesses logical --maxprocesses 4
+	$(run) python -m pytest -m timed
 
 lint:  ## check style, formatting and the layers of the package
 	$(run) ruff check .
@@ -31,7 +32,7 @@ lint:  ## check style, formatting and the layers of the package
 bench:  ## measure what the package costs, and how much overlaps here
 	$(run) python evidence/bench.py
 
-claims:  ## test each claim without its cause; or: make claims REPEATS=30 LOAD=2 [CORES= DEVICES=]
+evidence:  ## test each claim without its cause; or: make evidence REPEATS=30 LOAD=2 [CORES= DEVICES=]
 	$(run) python evidence/check_claims.py $(if $(REPEATS),--repeats $(REPEATS)) \
 	    $(if $(LOAD),--load $(LOAD)) $(if $(CORES),--cores $(CORES)) \
 	    $(if $(DEVICES),--devices $(DEVICES))

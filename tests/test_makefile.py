@@ -8,11 +8,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import build_book
 import pytest
-import yaml
 
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -24,6 +26,7 @@ case "$1 $2" in
 "-c "*) {answer} ;;
 "-m venv") mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
 "-m pip") if [ -e {interrupt} ]; then kill -KILL $PPID; fi ;;
+.ci/*) exec {python} "$@" ;;
 esac
 """
 
@@ -36,14 +39,19 @@ class Tree:
             shutil.copy(ROOT / name, path)
         shutil.copytree(ROOT / ".ci", path / ".ci")
         self.path, self.log, self.interrupt = path, path / "log", path / "interrupt"
-        stub = STUB.format(answer=answer, log=self.log, interrupt=self.interrupt)
+        stub = STUB.format(
+            answer=answer, log=self.log, interrupt=self.interrupt, python=sys.executable
+        )
         self.python = path / "python"
         self.python.write_text(stub, encoding="utf-8")
         self.python.chmod(0o755)
 
-    def make(self, target: str, python: str | Path | None = None) -> subprocess.CompletedProcess:
+    def make(
+        self, target: str, python: str | Path | None = None, *, keep_log: bool = False
+    ) -> subprocess.CompletedProcess:
         """Run `make target`, apart from the `make test` that this test may run in."""
-        self.log.write_text("", encoding="utf-8")
+        if not keep_log:
+            self.log.write_text("", encoding="utf-8")
         return subprocess.run(
             ["make", target, f"PYTHON={python or self.python}"],
             cwd=self.path,
@@ -54,8 +62,8 @@ class Tree:
         )
 
     def installs(self) -> int:
-        """Count the calls of pip in the last `make`."""
-        return self.log.read_text(encoding="utf-8").count("-m pip install")
+        """Count the installations in the last `make`: of uv, of the lock, of d2lpar."""
+        return self.log.read_text(encoding="utf-8").count("pip install")
 
 
 @pytest.fixture
@@ -90,12 +98,12 @@ def test_the_first_call_sets_up_and_the_second_does_not(tree):
     first = tree.make("bench")
     assert first.returncode == 0, first.stderr
     assert "Setting up .venv/3.12" in first.stderr
-    assert tree.installs() == 2
+    assert tree.installs() == 3
     second = tree.make("bench")
     assert second.returncode == 0
     assert second.stderr == ""
     assert tree.installs() == 0
-    assert tree.log.read_text(encoding="utf-8").endswith("tests/bench.py\n")
+    assert tree.log.read_text(encoding="utf-8").endswith("evidence/bench.py\n")
 
 
 def test_an_interrupted_set_up_is_finished_by_the_next_call(tree):
@@ -106,14 +114,14 @@ def test_an_interrupted_set_up_is_finished_by_the_next_call(tree):
     (half_made.parent / "left-over").touch()
     tree.interrupt.unlink()
     assert tree.make("bench").returncode == 0
-    assert tree.installs() == 2
+    assert tree.installs() == 3
     assert not (half_made.parent / "left-over").exists()
 
 
 @pytest.mark.parametrize(
     ("name", "text", "installs"),
     [
-        ("requirements.txt", "extra==1.0\n", 2),
+        ("requirements.txt", "extra==1.0\n", 3),
         ("pyproject.toml", "[tool.other]\n", 0),
     ],
 )
@@ -153,16 +161,115 @@ def test_a_closed_standard_input_is_replaced_by_an_empty_one(tree):
     assert subprocess.run(["sh", "-c", command], cwd=tree.path).returncode == 0
 
 
+def test_two_at_a_time_set_up_once(tree):
+    with ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda _: tree.make("bench", keep_log=True), range(2)))
+    assert [result.returncode for result in done] == [0, 0]
+    assert tree.installs() == 3
+
+
+# --- make book --------------------------------------------------------------------------------
+
+BUILDER = """#!/bin/sh
+echo built >>{log}
+[ ! -e {broken} ] || exit 1
+mkdir -p _build/html/book && echo a page >_build/html/book/index.html
+"""
+
+
+@pytest.fixture
+def book(tmp_path, monkeypatch):
+    """A tree whose book is one page, made by a stub for Jupyter Book."""
+    for name in build_book.SOURCES:
+        (tmp_path / name).write_text("as it was", encoding="utf-8")
+    (tmp_path / ".ci").mkdir()
+    for name in ("build_book.py", "one_at_a_time.py"):
+        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "_build").mkdir()
+    builder = tmp_path / "bin" / "jupyter-book"
+    builder.write_text(BUILDER.format(log=tmp_path / "log", broken=tmp_path / "broken"))
+    builder.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{builder.parent}:{os.environ['PATH']}")
+    return Book(tmp_path)
+
+
+class Book:
+    """A tree in which to run what `make book` runs."""
+
+    def __init__(self, path):
+        self.path, self.stamp = path, path / "_build" / "book.json"
+
+    def build(self, *options):
+        command = [".ci/one_at_a_time.py", "_build/lock", sys.executable, ".ci/build_book.py"]
+        return subprocess.run(
+            [sys.executable, *command, *options], cwd=self.path, capture_output=True, text=True
+        )
+
+    def builds(self):
+        log = self.path / "log"
+        return log.read_text().count("built") if log.exists() else 0
+
+
+def test_a_book_of_which_nothing_has_changed_is_not_built_again_unless_forced(book):
+    assert "Built in" in book.build().stdout
+    again = book.build()
+    assert "Nothing has changed" in again.stdout
+    assert "_build/html/book/index.html" in again.stdout
+    assert book.builds() == 1
+    book.build("--force")
+    assert book.builds() == 2
+
+
+@pytest.mark.parametrize("name", build_book.SOURCES)
+def test_a_changed_source_has_the_book_built_again(book, name):
+    book.build()
+    (book.path / name).write_text("changed", encoding="utf-8")
+    book.build()
+    assert book.builds() == 2
+
+
+@pytest.mark.parametrize("stamp", ["", '{"from": "', "[]", '{"from": 3}', '{"seconds": 1}'])
+def test_a_stamp_that_is_no_stamp_has_the_book_built_again(book, stamp):
+    book.build()
+    book.stamp.write_text(stamp, encoding="utf-8")
+    assert book.build().returncode == 0
+    assert book.builds() == 2
+    assert "Nothing has changed" in book.build().stdout
+
+
+def test_a_stamp_without_its_page_has_the_book_built_again(book):
+    book.build()
+    (book.path / "_build/html/book/index.html").unlink()
+    book.build()
+    assert book.builds() == 2
+
+
+def test_a_build_that_fails_leaves_no_stamp_and_says_so(book):
+    book.build()
+    (book.path / "broken").touch()
+    assert book.build("--force").returncode != 0
+    assert not book.stamp.exists()
+    assert book.build().returncode != 0
+    (book.path / "broken").unlink()
+    assert "Built in" in book.build().stdout
+
+
+def test_of_two_builds_at_a_time_the_second_waits_and_has_nothing_to_do(book):
+    with ThreadPoolExecutor() as threads:
+        done = list(threads.map(lambda _: book.build(), range(2)))
+    assert [result.returncode for result in done] == [0, 0]
+    assert book.builds() == 1
+
+
+# --- The targets and the lock -----------------------------------------------------------------
+
+
 def test_help_lists_every_target_and_is_what_make_alone_does(tree):
     targets = re.search(r"^\.PHONY: (.*)", MAKEFILE, re.M)[1].split()
     listed = re.findall(r"^make (\w+) +\S", tree.make("help").stdout, re.M)
     assert sorted(listed) == sorted(targets)
     assert re.search(r"^(\w+):", MAKEFILE, re.M)[1] == "help"
-
-
-def test_the_repository_has_one_url():
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    assert config["repository"]["url"] == PYPROJECT["project"]["urls"]["Repository"]
 
 
 def test_the_lock_names_every_dependency_and_no_place_to_get_it_from():

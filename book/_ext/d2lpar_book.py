@@ -135,8 +135,8 @@ def mend_pages(app, error):
 
 def setup(app):
     """Register all of it with Sphinx."""
-    for extension in ("d2lpar_results", "d2lpar_explore", "d2lpar_glossary", "d2lpar_typography"):
-        app.setup_extension(extension)
+    for name in ("results", "explore", "glossary", "typography", "progress"):
+        app.setup_extension(f"d2lpar_{name}")
     app.connect("env-check-consistency", warn_of_undocumented_names)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     app.connect("build-finished", mend_pages)

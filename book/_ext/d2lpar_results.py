@@ -11,7 +11,6 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
-from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from d2lpar import plot
@@ -21,7 +20,6 @@ from d2lpar.book.originals import EXPERIMENTS, judge
 from d2lpar.book.results import collect, load
 from d2lpar.units import format_value
 
-logger = logging.getLogger(__name__)
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
 # --- Where the numbers come from --------------------------------------------------------------
@@ -55,23 +53,9 @@ def this_build(app):
     return machines(app)[-1]
 
 
-def retry_what_is_inconclusive(app, env):
-    """Run a page once more if a claim on it was inconclusive, and show what comes out then."""
-    again = [
-        page
-        for page in sorted(env.found_docs)
-        if any(
-            data[MIME_TYPE]["verdict"] == "inconclusive"
-            for data in outputs_of(app, page)
-            if MIME_TYPE in data
-        )
-    ]
-    for page in again:
-        logger.info("a claim of %s was inconclusive: running it once more", page)
-        app.emit("env-purge-doc", env, page)
-        env.clear_doc(page)
-        app.builder.read_doc(page)
-    return again
+def claims_of(app, page):
+    """Return the claims of an executed page as data, in their order."""
+    return [data[MIME_TYPE] for data in outputs_of(app, page) if MIME_TYPE in data]
 
 
 # --- Tables -----------------------------------------------------------------------------------
@@ -273,6 +257,4 @@ def setup(app):
     app.add_post_transform(FillPending)
     for name in DIRECTIVES:
         app.add_directive(name, PendingDirective)
-    # Before the handlers that number sections and figures (500).
-    app.connect("env-updated", retry_what_is_inconclusive, priority=100)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
