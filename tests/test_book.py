@@ -1,27 +1,14 @@
 """The book: its sources, its build, and its claims on other machines than this."""
 
 import ast
-import importlib
 import re
 import subprocess
 from html.parser import HTMLParser
-from types import SimpleNamespace
 
 import jupytext
 import pytest
-from counterfactuals import runs_without
-from run_notebook import (
-    GPU_STAND_INS,
-    ONE_DEVICE,
-    ROOT,
-    claimed_by,
-    notebooks,
-    of_type,
-    run_notebook,
-)
+from run_notebook import ROOT, claimed_by, notebooks
 
-from d2lpar import num_gpus
-from d2lpar.book.claims import MIME_TYPE
 from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
@@ -195,27 +182,6 @@ def test_the_page_on_soundness_has_every_claim_with_and_without_its_cause(html):
     assert repeats
 
 
-def test_a_page_with_an_inconclusive_claim_is_run_once_more(monkeypatch):
-    monkeypatch.syspath_prepend(BOOK / "_ext")
-    extension = importlib.import_module("d2lpar_results")
-    shown = {
-        "sure": [{MIME_TYPE: {"verdict": "holds"}}, {"text/plain": ""}],
-        "unsure": [{MIME_TYPE: {"verdict": "holds"}}, {MIME_TYPE: {"verdict": "inconclusive"}}],
-        "no notebook": [],
-    }
-    monkeypatch.setattr(extension, "outputs_of", lambda app, page: shown[page])
-    done = []
-    app = SimpleNamespace(
-        emit=lambda event, env, page: done.append((event, page)),
-        builder=SimpleNamespace(read_doc=lambda page: done.append(("read", page))),
-    )
-    env = SimpleNamespace(
-        found_docs=set(shown), clear_doc=lambda page: done.append(("clear", page))
-    )
-    assert extension.retry_what_is_inconclusive(app, env) == ["unsure"]
-    assert done == [("env-purge-doc", "unsure"), ("clear", "unsure"), ("read", "unsure")]
-
-
 @pytest.mark.parametrize("path", [*CHAPTERS, *SOLUTIONS], ids=lambda p: str(p.relative_to(BOOK)))
 def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html, path):
     reports = re.findall(
@@ -244,36 +210,8 @@ def test_each_exercise_leads_to_its_solution_and_back(html, path):
             assert f'id="{anchor}"' in target
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_no_claim_survives_the_removal_of_its_cause(path):
-    verdicts = {}
-    for intervention, sentences in runs_without(path, gpus=num_gpus() > 0):
-        found = verdicts_in(run_notebook(path, intervention, sentences=sentences, strict=False))
-        verdicts |= {sentence: found[sentence] for sentence in sentences}
-    assert [sentence for sentence in verdicts if verdicts[sentence] == "holds"] == []
-    decided = [verdict for verdict in verdicts.values() if verdict != "untestable"]
-    assert decided.count("fails") > len(decided) / 2  # The machine may be busy.
-
-
-def test_on_a_single_cpu_device_the_chapter_says_what_cannot_be_seen_there():
-    verdicts = verdicts_in(run_notebook(PARALLELISM, ONE_DEVICE))  # None fails.
-    assert list(verdicts.values()).count("untestable") > len(verdicts) / 2
-
-
-def test_the_cells_for_gpus_run_on_cpu_devices_in_their_place():
-    verdicts = verdicts_in(run_notebook(PARALLELISM, GPU_STAND_INS, strict=False))
-    tested = [verdicts[s] != "untestable" for s in verdicts if "GPU" in s]
-    assert len(tested) > 2
-    assert all(tested)
-
-
 def tables_of(page):
     return re.findall(r"<table.*?</table>", page, re.DOTALL)
-
-
-def verdicts_in(outputs):
-    """Return the verdicts of the claims among outputs, by their sentences."""
-    return {claim["sentence"]: claim["verdict"] for claim in of_type(outputs, MIME_TYPE)}
 
 
 class Figures(HTMLParser):

@@ -25,7 +25,6 @@ in_a_browser = pytest.mark.skipif(
 )
 
 WIDTHS = 390, 768, 1280
-SCHEMES = "light", "dark"
 SITE = "https://d2lpar.github.io/d2lpar/"
 
 
@@ -40,7 +39,6 @@ TOC = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
 PAGES = [TOC["root"], *in_order(TOC["chapters"])]
 NOTEBOOKS = [str(path.relative_to(ROOT).with_suffix("")) for path in notebooks()]
 EXPLORABLES = {"book/asynchronous-computation": 1, "book/automatic-parallelism": 2}
-each_page = pytest.mark.parametrize("page", PAGES)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -68,7 +66,7 @@ def browser():
         browser.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def visit(browser, address):
     """A function that opens a page of the book and returns it, with what went wrong on it."""
 
@@ -96,6 +94,29 @@ def visit(browser, address):
     return visit
 
 
+# What looks at a page shares it, and so runs in one process.
+@pytest.fixture(
+    scope="module", params=[pytest.param(p, marks=pytest.mark.xdist_group(p)) for p in PAGES]
+)
+def page(request):
+    """A page of the book."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def desk(visit, page):
+    """That page on a wide screen by day."""
+    with visit(f"{page}.html", 1280, "light") as tab:
+        yield tab
+
+
+@pytest.fixture(scope="module")
+def phone(visit, page):
+    """That page on a phone by night."""
+    with visit(f"{page}.html", 390, "dark") as tab:
+        yield tab
+
+
 def asked_elsewhere(request, address):
     """Return what is wrong with a request: nothing if it stays on this host."""
     here = request.url.startswith((address, "data:", "blob:"))
@@ -106,114 +127,97 @@ def asked_elsewhere(request, address):
 
 
 @in_a_browser
-@each_page
-def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(visit, page):
-    # One is opened on a phone and grows, the other is opened on a desk and shrinks.
-    for scheme, widths in zip(SCHEMES, (WIDTHS, WIDTHS[::-1]), strict=True):
-        with visit(f"{page}.html", widths[0], scheme) as tab:
-            for width in widths:
-                tab.set_viewport_size({"width": width, "height": 900})
-                beyond = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
-                assert (width, scheme, beyond <= 0) == (width, scheme, True)
-            assert tab.wrong == []
-            assert tab.evaluate("document.documentElement.dataset.theme") == scheme
+def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(desk, phone):
+    # One was opened on a phone and grows, the other was opened on a desk and shrinks.
+    for tab, scheme, widths in ((phone, "dark", WIDTHS), (desk, "light", WIDTHS[::-1])):
+        for width in (*widths, widths[0]):
+            tab.set_viewport_size({"width": width, "height": 900})
+            beyond = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert (width, scheme, beyond <= 0) == (width, scheme, True)
+        assert tab.wrong == []
+        assert tab.evaluate("document.documentElement.dataset.theme") == scheme
 
 
 @in_a_browser
-@each_page
-def test_a_page_has_no_fault_that_axe_finds_in_what_is_ours(visit, page):
+def test_a_page_has_no_fault_that_axe_finds_in_what_is_ours(desk, phone):
     # In the dark only colours differ; what only a wide page shows is there as well.
-    for width, scheme, options in (
-        (1280, "light", {}),
-        (390, "dark", {"runOnly": "color-contrast"}),
-    ):
-        with visit(f"{page}.html", width, scheme) as tab:
-            options |= {"preload": False, "resultTypes": ["violations"]}
-            found = axe.Axe().run(tab, options=options).response["violations"]
-            ours = [
-                (violation["id"], node["html"][:200])
-                for violation in found
-                for node in violation["nodes"]
-                # The theme puts its logo outside of every landmark; that is moderate.
-                if violation["id"] != "region" or "logo" not in node["html"]
-            ]
-            assert ours == []
+    for tab, options in ((desk, {}), (phone, {"runOnly": "color-contrast"})):
+        options |= {"preload": False, "resultTypes": ["violations"]}
+        found = axe.Axe().run(tab, options=options).response["violations"]
+        ours = [
+            (violation["id"], node["html"][:200])
+            for violation in found
+            for node in violation["nodes"]
+            # The theme puts its logo outside of every landmark; that is moderate.
+            if violation["id"] != "region" or "logo" not in node["html"]
+        ]
+        assert ours == []
 
 
 @in_a_browser
-@each_page
-def test_a_page_is_light_and_quickly_there(visit, page):
-    with visit(f"{page}.html") as tab:
-        nbytes = sum(len(response.body()) for response in tab.responses if response.ok)
-        assert nbytes < (3e6 if page in EXPLORABLES else 1.5e6)
-        for _ in range(5):  # Another process may have the core; the page is as fast as its best.
-            tab.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
-            paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
-            if (milliseconds := tab.evaluate(paint)) < 1000:
-                break
-            tab.reload()
-        assert milliseconds < 1000
+def test_a_page_is_light_and_quickly_there(desk, page):
+    nbytes = sum(len(response.body()) for response in desk.responses if response.ok)
+    assert nbytes < (3e6 if page in EXPLORABLES else 1.5e6)
+    for _ in range(5):  # Another process may have the core; the page is as fast as its best.
+        desk.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+        paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"
+        if (milliseconds := desk.evaluate(paint)) < 1000:
+            break
+        desk.reload()
+    assert milliseconds < 1000
 
 
 @in_a_browser
-@each_page
-def test_every_picture_has_words_for_those_who_do_not_see_it(visit, page):
-    with visit(f"{page}.html") as tab:
-        alts = tab.locator("img").evaluate_all("images => images.map(image => image.alt)")
-        assert all(alts)
-        figures = tab.locator("figure :is(img, svg[aria-label])").evaluate_all(
-            "images => images.map(image => image.alt || image.ariaLabel)"
-        )
-        assert [alt for alt in figures if len(alt.split()) < 5] == []
+def test_every_picture_has_words_for_those_who_do_not_see_it(desk):
+    alts = desk.locator("img").evaluate_all("images => images.map(image => image.alt)")
+    assert all(alts)
+    figures = desk.locator("figure :is(img, svg[aria-label])").evaluate_all(
+        "images => images.map(image => image.alt || image.ariaLabel)"
+    )
+    assert [alt for alt in figures if len(alt.split()) < 5] == []
 
 
 @in_a_browser
-@each_page
-def test_formulas_are_drawn_and_none_is_left_as_it_was_typed(visit, page):
+def test_formulas_are_drawn_and_none_is_left_as_it_was_typed(desk, page):
     source = (ROOT / page).with_suffix(".md").read_text(encoding="utf-8")
-    with visit(f"{page}.html") as tab:
-        sizes = tab.locator("math").evaluate_all(
-            "all => all.map(math => math.getBoundingClientRect().height)"
-        )
-        assert all(sizes)
-        assert bool(sizes) >= bool(re.search(r"^\$\$", source, re.MULTILINE))
-        # What is left out: code, where a dollar is a dollar.
-        prose = tab.evaluate(
-            """() => {
-                const copy = document.querySelector("article").cloneNode(true)
-                copy.querySelectorAll("pre, code, math, script").forEach(node => node.remove())
-                return copy.textContent
-            }"""
-        )
-        assert re.findall(r"\$\S|\\[a-z]{3,}", prose) == []
+    sizes = desk.locator("math").evaluate_all(
+        "all => all.map(math => math.getBoundingClientRect().height)"
+    )
+    assert all(sizes)
+    assert bool(sizes) >= bool(re.search(r"^\$\$", source, re.MULTILINE))
+    # What is left out: code, where a dollar is a dollar.
+    prose = desk.evaluate(
+        """() => {
+            const copy = document.querySelector("article").cloneNode(true)
+            copy.querySelectorAll("pre, code, math, script").forEach(node => node.remove())
+            return copy.textContent
+        }"""
+    )
+    assert re.findall(r"\$\S|\\[a-z]{3,}", prose) == []
 
 
 @in_a_browser
-@each_page
-def test_the_page_before_and_the_page_after_are_a_click_away(visit, address, page):
+def test_the_page_before_and_the_page_after_are_a_click_away(desk, address, page):
     place = PAGES.index(page)
-    with visit(f"{page}.html") as tab:
-        for link, neighbour in ((".left-prev", place - 1), (".right-next", place + 1)):
-            if not 0 <= neighbour < len(PAGES):
-                assert tab.locator(f".prev-next-footer {link}").count() == 0
-                continue
-            linked = tab.locator(f".prev-next-footer {link}")
-            linked.click(trial=True)  # It would be hit.
-            assert linked.evaluate("a => a.href") == f"{address}{PAGES[neighbour]}.html"
+    for link, neighbour in ((".left-prev", place - 1), (".right-next", place + 1)):
+        if not 0 <= neighbour < len(PAGES):
+            assert desk.locator(f".prev-next-footer {link}").count() == 0
+            continue
+        linked = desk.locator(f".prev-next-footer {link}")
+        linked.click(trial=True)  # It would be hit.
+        assert linked.evaluate("a => a.href") == f"{address}{PAGES[neighbour]}.html"
 
 
 @in_a_browser
-@each_page
-def test_a_folded_part_unfolds_by_keyboard(visit, page):
-    with visit(f"{page}.html") as tab:
-        all_folded = tab.locator("article details").all()
-        assert all_folded or page not in NOTEBOOKS
-        for folded in all_folded:
-            if folded.evaluate("details => details.open"):
-                continue
-            folded.locator("summary").first.press("Enter")
-            assert folded.evaluate("details => details.open")
-            assert folded.evaluate("details => details.lastElementChild.offsetHeight") > 0
+def test_a_folded_part_unfolds_by_keyboard(desk, page):
+    all_folded = desk.locator("article details").all()
+    assert all_folded or page not in NOTEBOOKS
+    for folded in all_folded:
+        if folded.evaluate("details => details.open"):
+            continue
+        folded.locator("summary").first.press("Enter")
+        assert folded.evaluate("details => details.open")
+        assert folded.evaluate("details => details.lastElementChild.offsetHeight") > 0
 
 
 @in_a_browser
@@ -393,7 +397,6 @@ def test_every_page_has_a_title_and_a_description_of_its_own(html):
     assert {page: d for page, d in descriptions.items() if not 40 <= len(d) <= 250} == {}
 
 
-@each_page
 def test_a_page_has_an_icon_and_links_to_edit_it_and_to_report_a_mistake(html, page):
     links = head_of(html, page).links
     (icon,) = (href for rel, href in links if rel == "icon")
