@@ -20,7 +20,7 @@ def read(name):
 
 
 def test_the_version_is_the_same_wherever_it_stands():
-    (latest, *_) = re.findall(r"^## (\S+)$", read("CHANGELOG.md"), re.MULTILINE)
+    latest, *_ = re.findall(r"^## (\d\S+)$", read("CHANGELOG.md"), re.MULTILINE)
     citation = yaml.safe_load(read("CITATION.cff"))
     assert latest == citation["version"] == PROJECT["version"]
 
