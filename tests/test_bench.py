@@ -1,5 +1,4 @@
 import bench
-import pytest
 
 from d2lpar import Quantity, counted
 
