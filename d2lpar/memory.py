@@ -79,7 +79,8 @@ class PeakMemory:
     def __enter__(self) -> "PeakMemory":
         # JAX releases buffers whose last reference was dropped by one of its own threads only
         # when Python collects garbage. Without this, `before` counts the run before this one.
-        gc.collect()
+        # Any collection will do, and one of everything takes a tenth of a second in a notebook.
+        gc.collect(1)
         before = self._read()
         self._failure = None
         self._start = time.perf_counter()

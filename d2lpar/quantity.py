@@ -110,7 +110,7 @@ class Quantity:
 
     @property
     def fewest(self) -> int:
-        """How many samples an interval of this level takes: 6 for 95 %, 8 for 99 %."""
+        """The number of samples that an interval of this level takes (6 for 95 %, 8 for 99 %)."""
         # All n lie on one side of the median with a probability of 2 / 2**n.
         return math.ceil(1 - math.log2(1 - self.level))
 

@@ -45,7 +45,7 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
 
     Example:
         >>> import jax, jax.numpy as jnp
-        >>> from d2lpar import cpu
+        >>> from d2lpar import block, cpu
         >>> product = jax.jit(lambda x: x @ x)
         >>> x = block(product(jax.device_put(jnp.ones((500, 500)), cpu())))
         >>> y, timeline = record_trace(product, x)

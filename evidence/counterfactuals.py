@@ -1,12 +1,17 @@
-"""What makes each claim of the book true, and how to take it away.
+"""What makes each claim of the book true, and how to take it away, by the keys of the claims."""
 
-A claim is named by the beginning of its sentence; `tests/test_check_claims.py` sees that each has
-one.
-"""
-
+from collections.abc import Collection
 from pathlib import Path
 
-from run_notebook import BARRIERS, ROOT, SYNCHRONOUS, Intervention, claimed_by
+from run_notebook import (
+    BARRIERS,
+    SYNCHRONOUS,
+    Intervention,
+    claims_of,
+    keep_what_is_needed,
+    name_of,
+    read,
+)
 
 CAUSES = {
     "asynchronous-computation": {
@@ -212,33 +217,65 @@ CAUSES = {
 }
 
 
+def about_gpus(key: str) -> bool:
+    """Say whether only a GPU can test a claim, which is then said in its key."""
+    return "gpu" in key.split("-")
+
+
 def cause_of(page: Path) -> dict[str, Intervention]:
-    """Return what takes the cause of each claim of a notebook away, by its whole sentence."""
-    causes = CAUSES[page.relative_to(ROOT / "book").with_suffix("").as_posix()]
-    sentences = claimed_by(page)
-    found = {}
-    for beginning, intervention in causes.items():
-        (sentence,) = (s for s in sentences if s.startswith(beginning))
-        found[sentence] = intervention
-    if missing := [sentence for sentence in sentences if sentence not in found]:
-        raise ValueError(f"{page} claims what has no cause in {__file__}: {missing}")
-    return found
+    """Return what takes the cause of each claim of a page away, by key, in the order of the page.
 
-
-def runs_without(page: Path, *, gpus: bool = True) -> list[tuple[Intervention, list[str]]]:
-    """Return the runs that take every cause of a notebook away, with the claims of each.
-
-    What only edits cells happens in one run, since each edit concerns one claim. Claims about GPUs
-    can be left out: without one, their cells cost minutes only to say so.
+    Raises:
+        ValueError: If a claim has no cause here, or a cause no claim.
     """
-    runs: dict[str, list[str]] = {}
-    edits: dict[str, str] = {}
-    for sentence, intervention in cause_of(page).items():
-        if "GPU" in sentence and not gpus:
-            continue
-        runs.setdefault(intervention.first, []).append(sentence)
-        edits |= intervention.edits
-    return [
-        (Intervention("", first, {} if first else edits), sentences)
-        for first, sentences in runs.items()
-    ]
+    causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
+    if missing := ", ".join(key for key in claims if key not in causes):
+        raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
+    if left := ", ".join(key for key in causes if key not in claims):
+        raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
+    return {key: causes[key] for key in claims}
+
+
+def runs_without(
+    page: Path, keys: Collection[str] | None = None
+) -> list[tuple[Intervention, list[str]]]:
+    """Return the runs that take the causes of claims of a page away, with the claims of each.
+
+    One run may take several causes away, but never changes a cell that another of its claims
+    needs, unless that claim asks for the same: each is tested as if it were alone.
+    """
+    causes = cause_of(page)
+    touched = {key: _touched(page, key, cause) for key, cause in causes.items()}
+    runs: list[list[str]] = []
+    for key in causes if keys is None else keys:
+        for run in runs:
+            alike = causes[run[0]].first == causes[key].first
+            if alike and not any(_disturb(touched[key], touched[other]) for other in run):
+                run.append(key)
+                break
+        else:
+            runs.append([key])
+    return [(_together([causes[key] for key in run]), run) for run in runs]
+
+
+def _touched(page: Path, key: str, cause: Intervention) -> tuple[list[str], dict[str, str]]:
+    """Return the cells that a claim needs, and what takes its cause away from them."""
+    notebook = read(page)
+    keep_what_is_needed(notebook, keys=[key])
+    return [cell.source for cell in notebook.cells], dict(cause.edits)
+
+
+def _disturb(*pair: tuple[list[str], dict[str, str]]) -> bool:
+    """Say whether one of two claims has an edit that the cells of the other would notice."""
+    return any(
+        old in cell and edits.get(old) != new
+        for (cells, edits), (_, others) in (pair, reversed(pair))
+        for old, new in others.items()
+        for cell in cells
+    )
+
+
+def _together(causes: list[Intervention]) -> Intervention:
+    edits = {old: new for cause in causes for old, new in cause.edits.items()}
+    names = dict.fromkeys(cause.takes_away for cause in causes)
+    return Intervention(", ".join(names), causes[0].first, edits)

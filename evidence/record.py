@@ -2,24 +2,19 @@
 
 import os
 import re
-import subprocess
 import sys
 
+import causes
+from conditions import commit
 from run_notebook import ROOT, notebooks, run_notebook
 
 from d2lpar.book.results import collect, save
 
 
-def commit() -> str:
-    """Return the commit of the tree, and whether it has been changed since."""
-    described = ["git", "describe", "--always", "--abbrev=12", "--dirty"]
-    return subprocess.run(described, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-
-
 def main() -> None:
     """Write the results of this machine under the name on the command line."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if not re.fullmatch(r"[\w.-]*\w", name):
+    if not re.fullmatch(r"[\w.-]*\w", name) or name == causes.FILE.stem:
         sys.exit(
             f"A machine needs a name of letters, digits, - and _, found {name!r}: "
             "make record NAME=my-machine"

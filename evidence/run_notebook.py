@@ -6,6 +6,8 @@ A failing cell ends it with an error, and so does a claim that does not hold.
 """
 
 import ast
+import copy
+import functools
 import json
 import os
 import re
@@ -28,6 +30,11 @@ def notebooks() -> list[Path]:
     """Return the sources of all chapters and solutions."""
     pages = sorted((ROOT / "book").rglob("*.md"))
     return [page for page in pages if page.read_text().startswith("---\njupytext:")]
+
+
+def name_of(page: Path) -> str:
+    """Return what a page is called: its path in the book, without a suffix."""
+    return page.resolve().relative_to(ROOT / "book").with_suffix("").as_posix()
 
 
 @dataclass(frozen=True)
@@ -73,14 +80,17 @@ jax.jit = lambda function, **options: Waiting(jit(function, **options))
 jax.device_put = Waiting(jax.device_put)
 """,
 )
-# Enough to see that a page runs, where no claim has to be decided.
+# Enough to see that a page runs, where no claim has to be decided: at most nine rounds, and one
+# look, since the time is up at once.
 FEW_ROUNDS = """
 import d2lpar
 
-def compare(arms, *, repeats=9, all_rounds=d2lpar.compare, **options):
-    return all_rounds(arms, repeats=min(repeats, 9), **options)
+def in_few_rounds(function):
+    def call(*args, repeats=9, limit=None, **options):
+        return function(*args, repeats=min(repeats, 9), limit=1e-9, **options)
+    return call
 
-d2lpar.compare = compare
+d2lpar.compare, d2lpar.measure = map(in_few_rounds, (d2lpar.compare, d2lpar.measure))
 """
 ONE_DEVICE = Intervention(
     "more than one CPU device",
@@ -116,20 +126,46 @@ def run_notebook(
     intervention: Intervention | None = None,
     *,
     sentences: Collection[str] | None = None,
+    keys: Collection[str] | None = None,
     strict: bool = True,
     timeout: int = 300,
+    environment: Mapping[str, str] | None = None,
 ) -> list[dict]:
     """Execute a notebook in a fresh process and return the data of its outputs, in order.
 
-    With `sentences`, only the cells run that the claims of these sentences need.
+    With `keys` or `sentences`, only the cells run that the claims named so need. What is in
+    `environment` is added to the variables that the process inherits.
     """
-    notebook = jupytext.read(path)
-    if sentences is not None:
-        keep_what_is_needed(notebook, sentences)
+    notebook = read(path)
+    if keys is not None or sentences is not None:
+        keep_what_is_needed(notebook, sentences or (), keys or ())
     if intervention:
         intervention.apply_to(notebook)
-    environment = os.environ | {"D2LPAR_STRICT": str(int(strict))}
-    return outputs_of(NotebookClient(notebook, timeout=timeout).execute(env=environment))
+    # Or each kernel warns that what is said on this machine is not encrypted.
+    quiet = ["--IPKernelApp.log_level=ERROR"]
+    client = NotebookClient(notebook, timeout=timeout, extra_arguments=quiet)
+    variables = os.environ | {"D2LPAR_STRICT": str(int(strict))} | (environment or {})
+    try:
+        client.execute(env=variables)
+    except Exception:
+        # nbclient takes SIGINT and SIGTERM for itself: it ends the kernel, and is surprised then.
+        if hasattr(client, "_async_cleanup_kernel_future"):
+            raise KeyboardInterrupt from None
+        raise
+    return outputs_of(notebook)
+
+
+def read(path: Path) -> nbformat.NotebookNode:
+    """Return a notebook without its prose, which whoever asks for it may change."""
+    state = path.stat()
+    return copy.deepcopy(_read(path, state.st_mtime_ns, state.st_size))
+
+
+@functools.lru_cache(maxsize=32)  # The cells of one page are asked for once for each claim.
+def _read(path: Path, *_state: int) -> nbformat.NotebookNode:
+    notebook = jupytext.read(path)
+    notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    return notebook
 
 
 def outputs_of(notebook: nbformat.NotebookNode) -> list[dict]:
@@ -137,15 +173,17 @@ def outputs_of(notebook: nbformat.NotebookNode) -> list[dict]:
     return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
 
 
-def keep_what_is_needed(notebook: nbformat.NotebookNode, sentences: Collection[str]) -> None:
-    """Leave only the cells that the claims of some sentences need, directly or not."""
+def keep_what_is_needed(
+    notebook: nbformat.NotebookNode, sentences: Collection[str] = (), keys: Collection[str] = ()
+) -> None:
+    """Leave only the cells that some claims need, directly or not, named either way."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
-    parts = [CellNames.of(ast.parse(python_of(cell.source))) for cell in code]
+    parts = [CellNames.of(cell.source) for cell in code]
     later = set()
     while True:
         needed, kept = set(later), []
         for cell, names in zip(reversed(code), reversed(parts), strict=True):
-            claims_them = not names.sentences.isdisjoint(sentences)
+            claims_them = names.sentences & set(sentences) or names.keys & set(keys)
             if claims_them or "use_style" in cell.source or (names.bound | names.filled) & needed:
                 needed = needed - names.bound | names.needed
                 kept.append((cell, names))
@@ -159,20 +197,24 @@ def keep_what_is_needed(notebook: nbformat.NotebookNode, sentences: Collection[s
 
 @dataclass(frozen=True)
 class CellNames:
-    """What a cell does with global names, and the sentences that it claims."""
+    """What a cell does with global names, and the claims that it makes."""
 
     bound: set[str]
     filled: set[str]
     needed: set[str]
     needed_when_called: set[str]
     sentences: set[str]
+    keys: set[str]
 
     @classmethod
-    def of(cls, tree: ast.Module) -> "CellNames":
-        """Find them in the code of a cell."""
+    @functools.cache  # For each claim of a page, all of its cells are looked at.
+    def of(cls, source: str) -> "CellNames":
+        """Find them in the source of a cell."""
         bound, filled, needed, when_called = set(), set(), set(), set()
+        tree = ast.parse(python_of(source))
         for statement in tree.body:
-            stores, loads, inner = names_of(symtable(ast.unparse(statement), "cell", "exec"))
+            code = ast.unparse(_OwnScopes().visit(copy.deepcopy(statement)))
+            stores, loads, inner = names_of(symtable(code, "cell", "exec"))
             bound |= bound_by_the_header(statement)
             needed |= (loads | inner) - bound
             if isinstance(statement, ast.FunctionDef):
@@ -185,7 +227,25 @@ class CellNames:
                         | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
                     ):
                         filled.add(name)
-        return cls(bound, filled, needed, when_called, set(claimed_in(tree)))
+        calls = calls_of_claim(tree)
+        sentences = {text for call in calls if (text := literal(sentence_of(call)))}
+        keys = {key for call in calls if (key := key_of(call))}
+        return cls(bound, filled, needed, when_called, sentences, keys)
+
+
+class _OwnScopes(ast.NodeTransformer):
+    """Make generators of comprehensions, which since Python 3.12 have no table of their own."""
+
+    def visit_ListComp(self, node: ast.ListComp | ast.SetComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        return ast.GeneratorExp(node.elt, node.generators)
+
+    visit_SetComp = visit_ListComp
+
+    def visit_DictComp(self, node: ast.DictComp) -> ast.GeneratorExp:
+        self.generic_visit(node)
+        pair = ast.Tuple([node.key, node.value], ast.Load())
+        return ast.GeneratorExp(pair, node.generators)
 
 
 def bound_by_the_header(statement: ast.stmt) -> set[str]:
@@ -219,18 +279,75 @@ def python_of(code: str) -> str:
     return re.sub(r"^(\s*)%.*", r"\1pass", code, flags=re.MULTILINE)
 
 
-def claimed_in(tree: ast.Module) -> dict[str, ast.Call]:
-    """Return the calls of `claim` in some code, by their sentences."""
-    calls = (node for node in ast.walk(tree) if isinstance(node, ast.Call))
-    claims = (call for call in calls if ast.unparse(call.func) == "claim")
-    return {ast.literal_eval(call.args[0]): call for call in claims}
+def calls_of_claim(tree: ast.AST) -> list[ast.Call]:
+    """Return the calls of `claim` in some code."""
+    return [node for node in ast.walk(tree) if is_claim(node)]
+
+
+def is_claim(node: ast.AST) -> bool:
+    """Say whether a piece of code calls `claim`."""
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "claim"
+    )
+
+
+def sentence_of(call: ast.Call) -> ast.expr | None:
+    """Return the sentence of a claim, as code."""
+    by_name = (word.value for word in call.keywords if word.arg == "sentence")
+    return call.args[0] if call.args else next(by_name, None)
+
+
+def key_of(call: ast.Call) -> str | None:
+    """Return the key of a claim; None if it has none, or one that must be computed."""
+    return literal(next((word.value for word in call.keywords if word.arg == "key"), None))
+
+
+def literal(code: ast.expr | None) -> str | None:
+    """Return a text that stands in the code as it is; None for anything else."""
+    is_text = isinstance(code, ast.Constant) and isinstance(code.value, str)
+    return code.value if is_text else None
 
 
 def claimed_by(path: Path) -> dict[str, ast.Call]:
     """Return the calls of `claim` in a notebook, by their sentences, in their order."""
-    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    trees = (ast.parse(python_of(cell.source)) for cell in cells)
-    return {sentence: call for tree in trees for sentence, call in claimed_in(tree).items()}
+    return {ast.literal_eval(sentence_of(call)): call for call in _claims_of(path)}
+
+
+def claims_of(path: Path) -> dict[str, ast.Call]:
+    """Return the calls of `claim` in a notebook, by their keys, in their order.
+
+    Raises:
+        ValueError: If a claim has no key, or if two have the same.
+    """
+    found = {}
+    for call in _claims_of(path):
+        key, where = key_of(call), f"{path}: {ast.unparse(sentence_of(call))}"
+        if not key:
+            raise ValueError(f'{where} has no key. Give it one: claim(..., key="some-words").')
+        if key in found:
+            raise ValueError(f"{where} has a key that another claim has, too: {key!r}.")
+        found[key] = call
+    return found
+
+
+def _claims_of(path: Path) -> list[ast.Call]:
+    trees = (ast.parse(python_of(cell.source)) for cell in read(path).cells)
+    return [call for tree in trees for call in calls_of_claim(tree)]
+
+
+def pages_by_key(pages: Iterable[Path]) -> dict[str, Path]:
+    """Return the page of each claim, by its key, in the order of the book.
+
+    Raises:
+        ValueError: If a claim has no key, or if two have the same, on whichever pages.
+    """
+    found = {}
+    for page in pages:
+        for key in claims_of(page):
+            if key in found:
+                raise ValueError(f"{found[key]} and {page} both have a claim with the key {key!r}.")
+            found[key] = page
+    return found
 
 
 def of_type(outputs: Iterable[Mapping], mime_type: str) -> list[dict]:

@@ -7,10 +7,14 @@ import networkx as nx
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from timelines import event, timeline
 
-from d2lpar import cpu
-from d2lpar.errors import DeviceError
-from d2lpar.graph import computation_graph, critical_path, width
+from d2lpar import block, cpu
+from d2lpar.book.workloads import chain
+from d2lpar.errors import ArgumentError, DeviceError
+from d2lpar.graph import computation_graph, critical_path, critical_path_share, seconds_of, width
+from d2lpar.timeline import PYTHON
+from d2lpar.trace import record_trace
 
 X = jnp.ones((1, 2))
 
@@ -319,3 +323,81 @@ def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
     assert width(graph) == 2
     assert width(graph, [node for node in graph if graph.nodes[node]["operator"] == "cos"]) == 1
     assert width(graph, []) == 0
+
+
+# --- Graphs and timelines ---------------------------------------------------------------------
+
+
+def graph_of(nodes, edges):
+    """Return a graph with these pairs of an operator and a device."""
+    graph = nx.DiGraph()
+    for number, (operator, device) in enumerate(nodes):
+        graph.add_node(number, operator=operator, device=device)
+    graph.add_edges_from(edges)
+    return graph
+
+
+DIAMOND = graph_of(
+    [
+        ("input", None),
+        ("f", "CPU 0"),
+        ("g", "CPU 0"),
+        ("f", "CPU 1"),
+        ("f", "CPU 0"),
+    ],
+    [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)],
+)
+DIAMOND_RUN = timeline(
+    event(PYTHON, 0, 70, "f", "dispatch"),
+    event("CPU 0", 0, 10, "f", "a", run=0),
+    event("CPU 0", 10, 25, "g", "a", run=1),
+    event("CPU 0", 25, 40, "g", "b", run=1),
+    event("CPU 1", 10, 30, "f", "a", run=0),
+    event("CPU 0", 60, 65, "f", "a", run=2),
+)
+
+
+def test_each_operator_gets_the_time_of_its_own_run():
+    found = seconds_of(DIAMOND, DIAMOND_RUN)
+    assert found == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
+
+
+def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program():
+    graph = graph_of([("f", None), ("f", None), ("f", None)], [(0, 1), (1, 2)])
+    dispatch = event(PYTHON, 0, 5, operator="dispatch")
+    run = timeline(dispatch, event("GPU 0", 1, 8, run=0), event("GPU 0", 10, 12, run=1))
+    assert seconds_of(graph, run) == pytest.approx({0: 7e-9, 1: 2e-9})
+
+
+def test_the_share_of_the_critical_path_is_its_time_by_the_elapsed_time():
+    assert critical_path_share(DIAMOND, DIAMOND_RUN) == pytest.approx((10 + 30 + 5) / 70)
+
+
+@pytest.mark.parametrize("run", [DIAMOND_RUN, timeline()], ids=["other", "empty"])
+def test_the_graph_of_another_function_is_refused(run):
+    with pytest.raises(ArgumentError, match="shows no operator of this graph: give the graph"):
+        critical_path_share(graph_of([("input", None), ("mul", None)], [(0, 1)]), run)
+
+
+@jax.jit
+def work(matrix):
+    return chain(matrix, 300)
+
+
+def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
+    def function(matrix):
+        return work(jax.device_put(work(matrix), cpu(1)))
+
+    first = jax.device_put(jnp.eye(64), cpu(0))
+    block(function(first))  # Nothing compiles while it is recorded.
+    graph = computation_graph(function, first)
+    _, run = record_trace(function, first)
+    assert len(seconds_of(graph, run)) == 2  # The copy is not returned, so nobody sees it.
+    assert 0 < critical_path_share(graph, run) <= 1
+
+
+def test_a_function_without_a_name_has_the_same_one_in_graph_and_timeline():
+    product = jax.jit(lambda x: x @ x)
+    block(product(jnp.eye(64)))
+    _, run = record_trace(product, jnp.eye(64))
+    assert len(seconds_of(computation_graph(lambda x: product(x), jnp.eye(64)), run)) == 1

@@ -1,47 +1,26 @@
-import io
 import itertools
 import math
 
 import jax
 import jax.numpy as jnp
 import matplotlib
-import matplotlib.pyplot as plt
 import networkx as nx
 import pytest
+from drawings import legend, style_of_the_book, svg, texts
+from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import Quantity, compare, counted, cpu, plot
+from d2lpar import Quantity, compare, cpu, plot
 from d2lpar.errors import ArgumentError
 from d2lpar.graph import computation_graph, critical_path
 from d2lpar.timeline import Event, Timeline
 
 
 @pytest.fixture(autouse=True)
-def style():
-    """The book's style on a backend without a screen, and everything closed afterwards."""
-    with matplotlib.rc_context():
-        matplotlib.use("agg")
-        plot.use_style()
+def _style():
+    with style_of_the_book():
         yield
-    plt.close("all")
-
-
-def svg(axes):
-    """Return the figure as the book shows it."""
-    file = io.StringIO()
-    axes.figure.savefig(file, format="svg")
-    return file.getvalue()
-
-
-def texts(axes):
-    return [text.get_text() for text in axes.texts]
-
-
-def legend(axes):
-    """Return the labels of the legend, which stands on the figure or on the axes."""
-    (found,) = axes.figure.legends or [axes.get_legend()]
-    return [text.get_text() for text in found.get_texts()]
 
 
 def quantity(*samples, unit="s"):
@@ -62,21 +41,6 @@ def test_times_of_too_few_repeats_to_have_an_interval_are_drawn_all_the_same():
     assert "<svg" in svg(axes)
 
 
-def test_the_stack_names_the_versions_and_the_devices_at_hand():
-    words = " ".join(texts(plot.draw_stack()))
-    assert jax.__version__ in words
-    assert f"{jax.devices()[0].platform.upper()} {jax.devices()[0].id}" in words
-
-
-def test_many_devices_are_drawn_as_a_few_and_the_number_of_the_others(run_python):
-    program = """
-import matplotlib; matplotlib.use("agg")
-from d2lpar import plot
-print([text.get_text() for text in plot.draw_stack().texts])
-"""
-    assert "CPU 3 (+4)" in run_python(program, JAX_NUM_CPU_DEVICES="8")
-
-
 def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
     x = jnp.ones((1, 2))
     axes = plot.draw_graph(computation_graph(lambda x, y: x * y + 2, x, x))
@@ -95,14 +59,6 @@ def test_who_waits_for_nobody_is_drawn_above_who_waits():
     assert len(set(heights)) == 3
 
 
-def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
-    axes = plot.draw_calls([1e-5, 1e-5, 1e-2], limit=2)
-    points, line = axes.lines
-    assert list(points.get_xdata()) == [1, 2, 3]
-    assert list(line.get_xdata()) == [2.5, 2.5]
-    assert texts(axes) == ["after 2 calls"]
-
-
 def test_curves_are_drawn_with_their_models_and_each_looks_different():
     times = [quantity(1, 2, 3, 4, 5, 6), quantity(2, 3, 4, 5, 6, 7)]
     axes = plot.draw_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
@@ -113,30 +69,6 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
     model = {"straight": ([10, 100], [1, 2])}
     axes = plot.draw_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
     assert sorted(legend(axes)) == ["a", "straight"]
-
-
-def test_epochs_and_memory_keep_one_colour_for_one_way_of_waiting():
-    roles = {"barrier": "barrier", "free": "none"}
-    epochs = plot.draw_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
-    counts = {"barrier": quantity(1, 1, unit=""), "free": quantity(20, 24, unit="")}
-    peaks = {"barrier": quantity(9e6, 8e6, unit="B"), "free": quantity(2e8, 1.9e8, unit="B")}
-    memory = plot.draw_memory(counts, peaks, batch_bytes=8_000_000, styles=roles)
-    for name, line in zip(roles, memory.lines, strict=False):
-        assert line.get_label() == name
-        assert (
-            line.get_color() == next(x for x in epochs.lines if x.get_label() == name).get_color()
-        )
-    memory.figure.canvas.draw()
-    assert "200 MB" in [label.get_text() for label in memory.get_yticklabels()]
-
-
-def test_the_same_figure_is_the_same_file():
-    first, second = (svg(plot.draw_calls([1e-5, 1e-2], limit=1)) for _ in range(2))
-
-    def without_date(text):
-        return [line for line in text.splitlines() if "<dc:date>" not in line]
-
-    assert without_date(first) == without_date(second)
 
 
 def test_nodes_are_drawn_in_the_colour_of_their_device_and_the_legend_names_each():
@@ -192,31 +124,6 @@ def test_a_graph_without_nodes_is_an_empty_picture():
     assert texts(plot.draw_graph(computation_graph(lambda: None))) == []
 
 
-def graph_of(edges):
-    """Return a graph from words such as "a-b b-c", with what each node needs to be drawn."""
-    graph = nx.DiGraph(edge.split("-") for edge in edges.split())
-    for node, of in graph.nodes.items():
-        of |= dict(operator=node, name=None, constants=(), shape=(), dtype="f", device=None)
-    return graph
-
-
-FORK = graph_of("x-a a-s1 s1-s2 s2-s3 a-copy copy-m1 m1-m2 m2-m3 m3-back s3-mean back-mean")
-DIAMOND = graph_of("x-a a-copy copy-c c-back back-join a-b b-join")
-TRAINING_STEP = graph_of(
-    "batch-split "
-    + " ".join(
-        f"split-x{d} x{d}-forward1{d} w1{d}-forward1{d} forward1{d}-forward2{d} w2{d}-forward2{d} "
-        f"forward1{d}-backward2{d} w2{d}-backward2{d} forward2{d}-backward2{d} backward2{d}-g2{d} "
-        f"backward2{d}-backward1{d} x{d}-backward1{d} backward1{d}-g1{d} g1{d}-update1 "
-        f"g2{d}-update2 update1-put1{d} update2-put2{d}"
-        for d in "AB"
-    )
-    + " w1-update1 w2-update2"
-)
-SKIP = graph_of("x-a a-b b-c c-d a-d")
-RESIDUAL = graph_of("x-a w-a a-b b-add x-add add-c w-c c-d d-sum add-sum")
-
-
 def random_graph(seed):
     pairs = nx.gnp_random_graph(16, 0.2, seed, directed=True).edges
     return graph_of(" ".join(f"{start}-{end}" for start, end in pairs if start < end))
@@ -267,32 +174,11 @@ def test_the_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path
     assert widths == sorted(widths)  # Bold over fine where they share their way.
 
 
-def test_a_chain_stays_in_its_column_and_who_joins_two_stands_between_them():
-    axes = plot.draw_graph(FORK)
-    x = {text.get_text().split()[0]: text.get_position()[0] for text in axes.texts}
-    for chain in ("x", "a"), ("s1", "s2", "s3"), ("copy", "m1", "m2", "m3", "back"):
-        assert [x[node] for node in chain] == pytest.approx([x[chain[0]]] * len(chain))
-    for node in "a", "mean":
-        assert x[node] == pytest.approx((x["s1"] + x["m1"]) / 2)
-
-
 def test_nodes_without_edges_stand_side_by_side():
     axes = plot.draw_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
     across, down = zip(*(text.get_position() for text in axes.texts), strict=True)
     assert across == pytest.approx((0.5, 1.5, 2.5))
     assert down == (0, 0, 0)
-
-
-def test_edges_from_one_node_share_their_way_past_others():
-    past_four = graph_of("a-b b-c c-d d-e e-f a-c a-d a-e a-f")
-    beside_one = graph_of("a-b b-c c-d d-e e-f a-f")
-    sizes = [plot.draw_graph(graph).figure.get_figwidth() for graph in (past_four, beside_one)]
-    assert sizes[0] == sizes[1]
-
-
-def test_a_way_past_a_box_takes_less_room_than_a_box():
-    boxes_of_widest_layer = 5
-    assert plot.draw_graph(TRAINING_STEP).figure.get_figwidth() < 1.12 * (boxes_of_widest_layer + 1)
 
 
 def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
@@ -387,42 +273,7 @@ def bars(axes):
     return {row: counts[row] for row in reversed(list(counts))}
 
 
-def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
-    printed, measured = counted("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
-    (above, between) = plot.draw_findings(
-        {
-            "faster": {"edition": printed > 1.1, "here": measured > 1.1},
-            "about as fast": {"here": measured.between(0.1, 10)},
-        }
-    )
-    assert [label.get_text() for label in above.get_yticklabels()] == ["edition", "here"]
-    assert [axes.get_title(loc="left") for axes in (above, between)] == ["faster", "about as fast"]
-    assert (above.get_xscale(), between.get_xscale()) == ("linear", "log")
-    (shaded,) = above.patches
-    assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (1.1, above.get_xlim()[1])
-    assert above.get_xlim()[0] < 1.03
-    (shaded,) = between.patches
-    assert shaded.get_width() == pytest.approx(9.9)
-    assert "<svg" in svg(above)
-
-
-def test_where_a_claim_over_two_quantities_holds_lies_beyond_the_interval_of_the_second():
-    more = Quantity("more", (4.0, 4.5, 4.5, 4.5, 4.5, 5.0))
-    less = Quantity("less", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0))
-    (axes,) = plot.draw_findings({"more than less": {"here": more > less}})
-    (shaded,) = axes.patches
-    assert shaded.get_x() == 3.0
-    (axes,) = plot.draw_findings({"nobody knows": {"here": more > Quantity("few", (1.0, 2.0))}})
-    assert list(axes.patches) == []
-
-
 def test_more_curves_than_have_a_look_are_refused():
     five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
     with pytest.raises(ArgumentError, match="four curves and three models, found 5 and 0"):
         plot.draw_curves([1.0], five, xlabel="x", ylabel="y")
-
-
-def test_a_finding_from_too_few_samples_is_drawn_all_the_same():
-    (axes,) = plot.draw_findings({"less": {"here": Quantity("ratio", (2.0, 3.0)) < 1}})
-    (shaded,) = axes.patches
-    assert shaded.get_x() + shaded.get_width() == 1

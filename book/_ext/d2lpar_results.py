@@ -5,6 +5,7 @@ import json
 import os
 from collections import Counter
 from datetime import UTC, datetime
+from html import escape
 from itertools import chain
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from d2lpar.book.originals import EXPERIMENTS, judge
 from d2lpar.book.results import collect, load
 from d2lpar.units import format_value
 
+CAUSES = "causes.json"  # In the folder of the machines' results, but made by `make evidence`.
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
 # --- Where the numbers come from --------------------------------------------------------------
@@ -44,6 +46,7 @@ def outputs_of(app, page):
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
     recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
+    recorded = [file for file in recorded if file.name != CAUSES]
     pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
     return [*map(load, recorded), collect("this build", pages, load=LOAD)]
 
@@ -122,6 +125,64 @@ def verdicts_table(app, docname, _):
     return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
 
 
+def causes(app):
+    """Return what `make evidence` has kept; nothing before it has run."""
+    file = Path(app.srcdir, "book", "results", CAUSES)
+    if not file.exists():
+        return {"claims": {}, "pages": {}}
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def causes_table(app, docname, _):
+    """Return a line on where claims were tested, and a table of them with cause and without."""
+    kept, rows = causes(app)["claims"], []
+    for claim in chain(*this_build(app).claims.values()):
+        found = kept.get(claim.key, {})
+        with_it, without = (tested(found.get(side)) for side in ("with", "without"))
+        taken = [[nodes.Text(found.get("takes_away", ""))]]
+        sentence = [with_code(claim.sentence), [nodes.literal("", claim.key)]]
+        rows.append((sentence, with_it, taken, without))
+    header = ("Claim", "With its cause", "What is taken away", "Without it")
+    sides = [
+        found[side] for found in kept.values() for side in ("with", "without") if side in found
+    ]
+    where = "; ".join(sorted({f"{side['machine']}, {side['date']}" for side in sides}))
+    return [
+        nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."),
+        table("causes", header, rows),
+    ]
+
+
+def tested(side):
+    """Return the cell of a claim that was tested, with its cause or without."""
+    if not side:
+        return [[nodes.Text("not tested yet")]]
+    words = [nodes.strong("", VERDICTS[side["verdict"]].removesuffix(" here"))]
+    if side["needs"]:
+        words.append(nodes.Text(f": needs {side['needs']}"))
+    if side["tries"] > 1:
+        words.append(nodes.Text(f" (when tried {side['tries']} times)"))
+    return [words, *(with_code(line) for line in side["measured"])]
+
+
+def conditions_table(app, docname, _):
+    """Return the table of what whole pages showed on one core, on one device, without a GPU."""
+    kept, rows = causes(app)["pages"], []
+    for page in this_build(app).claims:
+        name = page.removeprefix("book/")
+        for condition, found in kept.get(name, {}).items():
+            verdicts = found["claims"].values()
+            claims = Counter(VERDICTS[verdict].removesuffix(" here") for verdict in verdicts)
+            exercises = Counter(found["exercises"].values())
+            counts = (
+                "; ".join(f"{words}: {n}" for words, n in c.items()) for c in (claims, exercises)
+            )
+            rows.append(row(app.env.titles[page].astext(), condition, *counts))
+    if not rows:
+        return [nodes.paragraph(text="No page has been tested yet.")]
+    return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows)]
+
+
 def sources(app, name):
     """Return the rows of an experiment by where they come from: editions, then machines."""
     found = dict(EXPERIMENTS[name].editions)
@@ -184,6 +245,50 @@ def table(name, header, rows):
 # --- Figures ----------------------------------------------------------------------------------
 
 
+def causes_figure(app, docname, _):
+    """Return a figure of how far each claim is from its bound, with its cause and without."""
+    kept = causes(app)["claims"]
+    there = [claim.key for claim in chain(*this_build(app).claims.values())]
+    found = {
+        key: [kept[key].get(side, {}).get("clearance") for side in ("with", "without")]
+        for key in there
+        if key in kept
+    }
+    drawn = {key: pair for key, pair in found.items() if None not in pair}
+    if not drawn:
+        return [nodes.paragraph(text="No claim has been tested yet.")]
+    return figure(
+        app,
+        docname,
+        "causes",
+        lambda: draw_causes(drawn),
+        alt="Two points for each claim: with its cause right of the bound, without it left of it.",
+        caption="How far the measured median is from the bound of a claim, in units of the bound; "
+        "of several comparisons, the one that is nearest to failing. Right of the line it holds.",
+    )
+
+
+def draw_causes(found):
+    """Draw how far claims are from their bounds: pairs by key, with the cause and without."""
+    _, axes = plt.subplots(figsize=(5.2, 1.2 + 0.17 * len(found)))
+    places = range(len(found), 0, -1)
+    with_it, without = zip(*found.values(), strict=True)
+    axes.hlines(places, without, with_it, color="#cccccc", lw=1)
+    axes.axvline(0, color=plot.COLOURS["model"], lw=1.2)
+    axes.plot(with_it, places, "o", color=plot.COLOURS["host"], ms=5, label="with its cause")
+    axes.plot(
+        without, places, "D", color=plot.COLOURS["none"], ms=4.5, mfc="white", label="without it"
+    )
+    axes.set_xscale("symlog", linthresh=1)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlabel(
+        "fails  \N{LEFTWARDS ARROW}  distance from the bound  \N{RIGHTWARDS ARROW}  holds"
+    )
+    axes.set_yticks(places, found, fontsize=8)
+    axes.set_ylim(0.2, len(found) + 0.8)
+    axes.legend(loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+
+
 def experiment_figure(app, docname, name):
     """Return the findings of an experiment as a figure: editions, machines, and this build."""
     found = {source: judge(name, rows) for source, rows in sources(app, name).items()}
@@ -192,23 +297,31 @@ def experiment_figure(app, docname, name):
         for claimed in EXPERIMENTS[name].findings
         if not any(predicates[claimed].quantity.unit for predicates in found.values())
     }
+    return figure(
+        app,
+        docname,
+        name,
+        lambda: figures.draw_findings(panels),
+        alt=f"Points for each source: {'; '.join(panels)}.",
+        caption=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % "
+        "intervals. The claim holds where it is shaded.",
+    )
+
+
+def figure(app, docname, name, draw, alt, caption):
+    """Return what a function draws, with its caption, as a figure of the page."""
     path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     plot.use_style()
-    figures.draw_findings(panels)
+    draw()
     plt.savefig(path, format="svg", bbox_inches="tight")
     plt.close("all")
     uri = path.relative_to(app.srcdir).as_posix()
     app.env.images.add_file(docname, uri)
-    shown = "; ".join(panels)
-    image = nodes.image(uri=uri, candidates={"*": uri}, alt=f"Points for each source: {shown}.")
-    caption = nodes.caption(
-        text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. "
-        "The claim holds where it is shaded."
-    )
-    figure = nodes.figure("", image, caption, classes=["d2lpar-figure"])
-    figure["ids"] = [f"fig-results-{name.lower()}"]
-    return [figure]
+    image = nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
+    made = nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
+    made["ids"] = [f"fig-results-{name.lower()}"]
+    return [made]
 
 
 # --- Sphinx -----------------------------------------------------------------------------------
@@ -229,6 +342,22 @@ class PendingDirective(SphinxDirective):
         return [Pending(what=self.name, argument="".join(self.arguments))]
 
 
+class Folded(SphinxDirective):
+    """`{folded} Title`: what the page shows only to whoever asks for it, without a script."""
+
+    required_arguments = 1
+    final_argument_whitespace = True
+    has_content = True
+
+    def run(self):
+        """Return its content between the tags of HTML that fold it."""
+        content = nodes.container(classes=["d2lpar-sound"])
+        self.state.nested_parse(self.content, self.content_offset, content)
+        summary = f"<details><summary>{escape(self.arguments[0])}</summary>"
+        raw = (nodes.raw("", html, format="html") for html in (summary, "</details>"))
+        return [next(raw), content, next(raw)]
+
+
 class FillPending(SphinxPostTransform):
     """Put what was waited for where the placeholders are."""
 
@@ -246,6 +375,9 @@ DIRECTIVES = {
     "build-table": build_table,
     "machines-table": machines_table,
     "verdicts-table": verdicts_table,
+    "causes-figure": causes_figure,
+    "causes-table": causes_table,
+    "conditions-table": conditions_table,
     "experiment-table": experiment_table,
     "experiment-figure": experiment_figure,
 }
@@ -257,4 +389,5 @@ def setup(app):
     app.add_post_transform(FillPending)
     for name in DIRECTIVES:
         app.add_directive(name, PendingDirective)
+    app.add_directive("folded", Folded)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

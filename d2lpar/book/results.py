@@ -24,34 +24,6 @@ MIME_TYPE = "application/vnd.d2lpar.experiment+json"
 SCHEMA = 1
 """The version of the file's layout; it grows with each change that a reader must know of."""
 
-_QUANTITY = {"name": str, "samples": [int | float], "unit": str, "exact": bool}
-_BOUND = int | float | None
-_PREDICATE = {"quantity": _QUANTITY, "relation": str, "low": _BOUND, "high": _BOUND}
-_CLAIM = {
-    "sentence": str,
-    "verdict": str,
-    "predicates": [_PREDICATE],
-    "otherwise": str,
-    "needs": str | None,
-}
-_SHAPE = {
-    "name": str,
-    "machine": {
-        "processor": str,
-        "cores": int,
-        "memory": int,
-        "system": str,
-        "devices": str,
-        "driver": str,
-    },
-    "versions": {...: str},
-    "commit": str,
-    "date": str,
-    "load": int | float,
-    "claims": {...: [_CLAIM]},
-    "experiments": [{"experiment": str, "variant": str, "rows": {...: _QUANTITY}}],
-}
-
 
 @dataclass(frozen=True)
 class Kept:
@@ -118,6 +90,7 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         ArgumentError: As `Kept` does.
 
     Example:
+        >>> from d2lpar import counted
         >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
         Traceback (most recent call last):
         d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
@@ -298,7 +271,6 @@ def load(path: Path | str) -> Results:
             "Record it anew with `make record`, or read it with the version that wrote it."
         )
     try:
-        _check(data, _SHAPE)
         return Results.from_dict(data)
     except ArgumentError as error:
         raise ResultsError(f"{path} cannot be believed: {error}") from error
@@ -316,16 +288,3 @@ def _refuse(constant: str) -> float:
 def _finite(digits: str) -> float:
     number = float(digits)
     return number if math.isfinite(number) else _refuse(digits)
-
-
-def _check(found: object, shape: object, name: str = "it") -> None:
-    """Refuse plain data that is not of this shape: a type, a list of it, or by key (... is any)."""
-    kind = type(shape) if isinstance(shape, dict | list) else shape
-    if not isinstance(found, kind) or (isinstance(found, bool) and kind is not bool):
-        raise TypeError(f"{name} is {found!r}")
-    if isinstance(shape, list):
-        for element in found:
-            _check(element, shape[0], name)
-    elif isinstance(shape, dict):
-        for key in found if ... in shape else shape:
-            _check(found[key], shape.get(key, shape.get(...)), key)

@@ -1,5 +1,6 @@
 """Exercise X2: one step ahead."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -10,6 +11,8 @@ from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, exercise
 from d2lpar.book.exercises.work import inputs, require_asynchrony, work
 from d2lpar.devices import cpu
+
+_STEPS = 12
 
 
 @exercise("X2")
@@ -36,18 +39,10 @@ def check_x2(epoch: Callable) -> Report:
 your loop wait for, and does it have to be that one?
     """
     require_asynchrony()
-    parameters, *batches = inputs(13, cpu())
-
-    @jax.jit
-    def step(parameters, batch):
-        return work(parameters) + batch
-
-    right = parameters
-    for batch in batches:
-        right = step(right, batch)
-    block(right)
+    right = _right()
+    parameters, *batches = inputs(1 + _STEPS, cpu())
     log = CallLog()
-    case = (log.watch("step()", step), parameters, list(batches))
+    case = (log.watch("step()", _step), parameters, list(batches))
     (found,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
     log.require_count("step()", len(batches))
     for call in log.calls:
@@ -76,3 +71,16 @@ your loop wait for, and does it have to be that one?
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
         "and none while more than one was unfinished."
     )
+
+
+@jax.jit
+def _step(parameters: jax.Array, batch: jax.Array) -> jax.Array:
+    return work(parameters) + batch
+
+
+@functools.cache
+def _right() -> jax.Array:
+    parameters, *batches = inputs(1 + _STEPS, cpu())
+    for batch in batches:
+        parameters = _step(parameters, batch)
+    return block(parameters)

@@ -29,6 +29,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         A report.
 
     Example:
+        >>> from d2lpar import block
         >>> check_x4(lambda start: block(start()[1]), lambda start: block(start())).verdict
         'not yet'
     """

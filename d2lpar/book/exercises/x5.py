@@ -13,6 +13,21 @@ from d2lpar.book.exercises.work import ready_at_once, require_asynchrony
 from d2lpar.devices import cpu
 
 
+def _loop(x: jax.Array) -> jax.Array:
+    return jax.lax.fori_loop(0, 200_000, lambda _, c: 0.5 * c + x, x)
+
+
+# Each takes some milliseconds or more of an argument of this shape.
+_PROGRAMS = {
+    "A product of two 1500x1500 matrices": (jax.jit(lambda x: x @ x), (1500, 1500)),
+    "exp(x) of eight million elements": (jax.jit(jnp.exp), (8_000_000,)),
+    "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), (8_000_000,)),
+    "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), (8_000_000,)),
+    "A loop of 200,000 turns over 100 elements": (jax.jit(_loop), (100,)),
+    "A loop of 200,000 turns over 1000 elements": (jax.jit(_loop), (1000,)),
+}
+
+
 @exercise("X5")
 def check_x5(runs_inline: Callable) -> Report:
     """Check whether an answer can tell which programs run inside the call on a CPU.
@@ -29,7 +44,9 @@ def check_x5(runs_inline: Callable) -> Report:
         'not yet'
     """
     require_asynchrony()
-    cases = _programs()
+    shapes = {shape for _, shape in _PROGRAMS.values()}
+    array = {shape: jax.device_put(np.ones(shape, np.float32), cpu()) for shape in shapes}
+    cases = {name: (function, array[shape]) for name, (function, shape) in _PROGRAMS.items()}
     truth = {}
     for name, (function, x) in cases.items():
         block(function(x))
@@ -49,23 +66,3 @@ def check_x5(runs_inline: Callable) -> Report:
                 "inside the call have in common?",
             )
     return f"Your function is right about {len(truth)} programs."
-
-
-def _programs() -> dict[str, tuple[Callable, jax.Array]]:
-    """Return programs that take some milliseconds or more, each with an argument."""
-
-    def loop(x):
-        return jax.lax.fori_loop(0, 200_000, lambda _, c: 0.5 * c + x, x)
-
-    def put(*shape):
-        return jax.device_put(np.ones(shape, np.float32), cpu())
-
-    large = put(8_000_000)
-    return {
-        "A product of two 1500x1500 matrices": (jax.jit(lambda x: x @ x), put(1500, 1500)),
-        "exp(x) of eight million elements": (jax.jit(jnp.exp), large),
-        "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), large),
-        "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), large),
-        "A loop of 200,000 turns over 100 elements": (jax.jit(loop), put(100)),
-        "A loop of 200,000 turns over 1000 elements": (jax.jit(loop), put(1000)),
-    }

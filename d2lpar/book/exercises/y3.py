@@ -4,11 +4,10 @@ from collections.abc import Callable
 
 import jax
 
-from d2lpar.barriers import block
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_arrays
 from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, exercise
-from d2lpar.book.exercises.work import inputs, require_asynchrony, work
+from d2lpar.book.exercises.work import inputs, require_asynchrony, right_results, work
 from d2lpar.devices import two_devices
 
 
@@ -26,6 +25,7 @@ def check_y3(exchange: Callable) -> Report:
         A report.
 
     Example:
+        >>> from d2lpar import block
         >>> def exchange(make, send, n):
         ...     made = block([[make(device, i) for i in range(n)] for device in (0, 1)])
         ...     return [[send(array) for array in arrays] for arrays in made]
@@ -35,8 +35,8 @@ def check_y3(exchange: Callable) -> Report:
     devices = two_devices("cpu+cpu")
     require_asynchrony()
     n = 6
-    inputs = [inputs(n, device, seed) for seed, device in enumerate(devices)]
-    right = [block([work(x) for x in xs]) for xs in inputs]
+    given = [inputs(n, device, seed) for seed, device in enumerate(devices)]
+    right = [right_results(n, device, seed) for seed, device in enumerate(devices)]
     log = CallLog()
     names = ("make(0, i)", "make(1, i)")
     making = [log.watch(name, work) for name in names]
@@ -48,7 +48,7 @@ def check_y3(exchange: Callable) -> Report:
                 f"{n - 1}.",
                 "The first argument is the device, the second the number of the array.",
             )
-        return making[device](inputs[device][i])
+        return making[device](given[device][i])
 
     def send(array):
         if not isinstance(array, jax.Array):

@@ -1,5 +1,6 @@
 """Exercise Y5: more than a list."""
 
+import functools
 from collections.abc import Callable
 
 import jax
@@ -8,8 +9,10 @@ from d2lpar.barriers import block
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_arrays
 from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, exercise
-from d2lpar.book.exercises.work import inputs, require_asynchrony, work
+from d2lpar.book.exercises.work import inputs, require_asynchrony, right_results, work
 from d2lpar.devices import device_name, two_devices
+
+_BATCHES = 8
 
 
 @exercise("Y5")
@@ -32,16 +35,11 @@ def check_y5(pipeline: Callable) -> Report:
     """
     devices = two_devices("cpu+cpu")
     require_asynchrony()
-    batches = inputs(8, devices[0])
+    batches = inputs(_BATCHES, devices[0])
 
-    @jax.jit
-    def second_stage(x):
-        return 1 + work(x)
-
-    middle = [work(batch) for batch in batches]
-    right = block([second_stage(jax.device_put(x, devices[1])) for x in middle])
+    right = _right(devices)
     log = CallLog()
-    stages = (log.watch("first()", work), log.watch("second()", second_stage))
+    stages = (log.watch("first()", work), log.watch("second()", _second_stage))
     case = (*stages, list(batches), devices)
     (found,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
     for stage in ("first()", "second()"):
@@ -93,3 +91,14 @@ def check_y5(pipeline: Callable) -> Report:
         f"All {len(batches)} results are right, each stage ran on its device, and {len(beside)} "
         f"of {len(batches)} batches were in stage one while an earlier one was in stage two."
     )
+
+
+@jax.jit
+def _second_stage(x: jax.Array) -> jax.Array:
+    return 1 + work(x)
+
+
+@functools.cache
+def _right(devices: tuple[jax.Device, jax.Device]) -> list[jax.Array]:
+    middle = right_results(_BATCHES, devices[0])
+    return block([_second_stage(jax.device_put(x, devices[1])) for x in middle])

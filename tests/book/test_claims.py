@@ -1,12 +1,11 @@
 import json
 import math
-import sys
 
 import pytest
 
 from d2lpar import Quantity, counted
+from d2lpar.book import claims
 from d2lpar.book.claims import MIME_TYPE, Claim, claim
-from d2lpar.book.notebook import show_in_notebook
 from d2lpar.errors import ArgumentError, ClaimError
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
@@ -130,51 +129,19 @@ def test_what_is_code_in_html_has_the_spaces_that_it_was_written_with():
     assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
 
 
-def test_in_a_notebook_the_claim_is_displayed_with_all_its_forms(run_python):
-    program = """
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from d2lpar.book.claims import claim
-from d2lpar import counted
-InteractiveShell.instance()
-with capture_output() as captured:
-    claim("Three is less.", counted("three", 3) < 4)
-print(*sorted(captured.outputs[0].data))
-"""
-    pytest.importorskip("IPython")
-    assert run_python(program) == f"{MIME_TYPE} text/html text/plain"
-
-
-def test_in_a_notebook_what_is_shown_is_not_printed_as_well(run_python):
-    program = """
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from d2lpar.book.claims import Claim
-from d2lpar.book.notebook import show_in_notebook
-InteractiveShell.instance()
-with capture_output() as captured:
-    shown = show_in_notebook(Claim("On a GPU.", needs="a GPU"))
-print(shown, len(captured.outputs), repr(captured.stdout + captured.stderr))
-"""
-    pytest.importorskip("IPython")
-    assert run_python(program) == "True 1 ''"
-
-
-def test_outside_a_notebook_nothing_is_shown(capsys):
-    assert show_in_notebook(Claim(SENTENCE, (HOLDS,))) is False
-    assert capsys.readouterr() == ("", "")
-
-
-def test_without_ipython_a_claim_is_printed(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "IPython", None)  # What is None there cannot be imported.
-    claim(SENTENCE, HOLDS)
-    assert capsys.readouterr().out.startswith(f"Claim: {SENTENCE}\n  holds here\n")
+def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, capsys):
+    shown = []
+    monkeypatch.setattr(claims, "show_in_notebook", lambda made: shown.append(made) or True)
+    claim(SENTENCE, HOLDS, key="quicker")
+    ((sentence, key),) = [(made.sentence, made.key) for made in shown]
+    assert (sentence, key) == (SENTENCE, "quicker")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
     "made",
     [
-        Claim(SENTENCE, (HOLDS, counted("calls", 3) < 4), otherwise="the machine is busy"),
+        Claim(SENTENCE, (HOLDS, counted("calls", 3) < 4), otherwise="the machine is busy", key="k"),
         Claim(SENTENCE, (FAILS,), otherwise="this back end is synchronous"),
         Claim(SENTENCE, (HOLDS, UNDECIDED)),
         Claim(SENTENCE, (FEW > 3, RATIO > FEW)),
@@ -186,7 +153,13 @@ def test_without_ipython_a_claim_is_printed(monkeypatch, capsys):
 def test_a_claim_comes_back_from_json_with_all_that_is_shown_of_it(made):
     found = Claim.from_dict(json.loads(json.dumps(made.as_dict(), allow_nan=False)))
     assert found._repr_mimebundle_() == made._repr_mimebundle_()
-    assert (found.otherwise, found.needs) == (made.otherwise, made.needs)
+    assert (found.otherwise, found.needs, found.key) == (made.otherwise, made.needs, made.key)
+
+
+def test_a_claim_of_a_file_that_knows_no_keys_has_none():
+    data = Claim(SENTENCE, (HOLDS,), key="quicker").as_dict()
+    del data["key"]
+    assert Claim.from_dict(data).key == ""
 
 
 @pytest.mark.parametrize(

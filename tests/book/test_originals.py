@@ -1,13 +1,7 @@
-import json
-
 import pytest
 
-from d2lpar import Quantity, counted
-from d2lpar.book.originals import EXPERIMENTS, MIME_TYPE, judge
-from d2lpar.book.results import Kept, keep
-from d2lpar.errors import ArgumentError
-
-LOOP = {row: counted(row, 2.0, "s") for row in ("barrier in each turn", "barrier at the end")}
+from d2lpar import Quantity
+from d2lpar.book.originals import EXPERIMENTS, judge
 
 # Each finding with its value, by hand from the printed numbers, and with its verdict.
 PRINTED = {
@@ -102,67 +96,3 @@ def test_editions_printed_single_runs_in_seconds_and_memory_in_bytes():
     in_bytes = {row for row, quantity in printed if quantity.unit == "B"}
     assert in_bytes == {"memory, barrier", "memory, none"}
     assert {quantity.unit for row, quantity in printed if row not in in_bytes} == {"s"}
-
-
-def test_outside_a_notebook_keeping_shows_nothing(capsys):
-    keep("A6", LOOP, "a variant")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_in_a_notebook_the_data_are_kept_and_the_reader_sees_nothing(run_python):
-    program = """
-import json
-from IPython.core.interactiveshell import InteractiveShell
-from IPython.utils.capture import capture_output
-from d2lpar import counted
-from d2lpar.book.results import keep
-InteractiveShell.instance()
-with capture_output() as captured:
-    rows = ("barrier in each turn", "barrier at the end")
-    keep("A6", {row: counted(row, 2.0, "s") for row in rows}, "a variant")
-print(captured.stdout + json.dumps([output.data for output in captured.outputs]))
-"""
-    pytest.importorskip("IPython")
-    kept = Kept("A6", "a variant", LOOP).as_dict()
-    assert json.loads(run_python(program)) == [{MIME_TYPE: kept}]
-
-
-def test_what_was_kept_comes_back_from_json():
-    rows = {"first": Quantity("one", (0.1, 0.2), "s"), "second": counted("two", -3, "B")}
-    rows["at once"] = rows["first"]
-    data = json.loads(json.dumps(Kept("P4", "two devices", rows).as_dict(), allow_nan=False))
-    found = Kept.from_dict(data)
-    assert (found.experiment, found.variant) == ("P4", "two devices")
-    assert {row: str(quantity) for row, quantity in found.rows.items()} == {
-        row: str(quantity) for row, quantity in rows.items()
-    }
-
-
-def test_an_experiment_that_is_none_is_refused_with_those_there_are():
-    with pytest.raises(ArgumentError, match=r"no experiment 'A2'; there are A1, A4, A6, A10, P4"):
-        keep("A2", LOOP)
-
-
-@pytest.mark.parametrize(
-    ("rows", "found"),
-    [
-        ({}, "none"),
-        ({"barrier at the end": LOOP["barrier at the end"]}, "barrier at the end"),
-        (LOOP | {"no barrier": counted("no", 1, "s")}, ".*, no barrier"),
-    ],
-    ids=["none", "missing", "too many"],
-)
-def test_rows_of_another_name_are_refused_with_those_that_are_expected(rows, found):
-    expected = "A6 has the rows barrier in each turn, barrier at the end; "
-    with pytest.raises(ArgumentError, match=rf"{expected}found {found}\.$"):
-        keep("A6", rows)
-
-
-def test_a_row_that_is_no_quantity_is_refused():
-    with pytest.raises(ArgumentError, match=r"'barrier at the end' of .* a quantity, found 2\.0"):
-        keep("A6", LOOP | {"barrier at the end": 2.0})
-
-
-def test_the_order_of_rows_does_not_matter(capsys):
-    keep("A6", dict(reversed(LOOP.items())))
-    assert capsys.readouterr().out == ""

@@ -1,0 +1,97 @@
+import jax
+import pytest
+from drawings import legend, style_of_the_book, svg, texts
+
+from d2lpar import Quantity, counted
+from d2lpar.book import figures
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with style_of_the_book():
+        yield
+
+
+def test_the_stack_names_the_versions_and_the_devices_at_hand():
+    words = " ".join(texts(figures.draw_stack()))
+    assert jax.__version__ in words
+    assert f"{jax.devices()[0].platform.upper()} {jax.devices()[0].id}" in words
+
+
+def test_many_devices_are_drawn_as_a_few_and_the_number_of_the_others(run_python):
+    program = """
+import matplotlib; matplotlib.use("agg")
+from d2lpar.book import figures
+print([text.get_text() for text in figures.draw_stack().texts])
+"""
+    assert "CPU 3 (+4)" in run_python(program, JAX_NUM_CPU_DEVICES="8")
+
+
+def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
+    axes = figures.draw_calls([1e-5, 1e-5, 1e-2], limit=2)
+    points, line = axes.lines
+    assert list(points.get_xdata()) == [1, 2, 3]
+    assert list(line.get_xdata()) == [2.5, 2.5]
+    assert texts(axes) == ["after 2 calls"]
+
+
+def test_epochs_and_memory_keep_one_colour_for_one_way_of_waiting():
+    def quantity(*samples, unit):
+        return Quantity("observed", samples, unit)
+
+    roles = {"barrier": "barrier", "free": "none"}
+    epochs = figures.draw_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
+    counts = {"barrier": quantity(1, 1, unit=""), "free": quantity(20, 24, unit="")}
+    peaks = {"barrier": quantity(9e6, 8e6, unit="B"), "free": quantity(2e8, 1.9e8, unit="B")}
+    memory = figures.draw_memory(counts, peaks, batch_bytes=8_000_000, styles=roles)
+    for name, line in zip(roles, memory.lines, strict=False):
+        assert line.get_label() == name
+        assert (
+            line.get_color() == next(x for x in epochs.lines if x.get_label() == name).get_color()
+        )
+    memory.figure.canvas.draw()
+    assert "200 MB" in [label.get_text() for label in memory.get_yticklabels()]
+
+
+def test_the_same_figure_is_the_same_file():
+    first, second = (svg(figures.draw_calls([1e-5, 1e-2], limit=1)) for _ in range(2))
+
+    def without_date(text):
+        return [line for line in text.splitlines() if "<dc:date>" not in line]
+
+    assert without_date(first) == without_date(second)
+
+
+def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
+    printed, measured = counted("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
+    (above, between) = figures.draw_findings(
+        {
+            "faster": {"edition": printed > 1.1, "here": measured > 1.1},
+            "about as fast": {"here": measured.between(0.1, 10)},
+        }
+    )
+    assert [label.get_text() for label in above.get_yticklabels()] == ["edition", "here"]
+    assert [axes.get_title(loc="left") for axes in (above, between)] == ["faster", "about as fast"]
+    assert (above.get_xscale(), between.get_xscale()) == ("linear", "log")
+    (shaded,) = above.patches
+    assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (1.1, above.get_xlim()[1])
+    assert above.get_xlim()[0] < 1.03
+    (shaded,) = between.patches
+    assert shaded.get_width() == pytest.approx(9.9)
+    assert "<svg" in svg(above)
+
+
+def test_where_a_claim_over_two_quantities_holds_lies_beyond_the_interval_of_the_second():
+    more = Quantity("more", (4.0, 4.5, 4.5, 4.5, 4.5, 5.0))
+    less = Quantity("less", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0))
+    (axes,) = figures.draw_findings({"more than less": {"here": more > less}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() == 3.0
+    (axes,) = figures.draw_findings({"nobody knows": {"here": more > Quantity("few", (1.0, 2.0))}})
+    assert list(axes.patches) == []
+
+
+def test_a_finding_from_too_few_samples_is_drawn_all_the_same():
+    (axes,) = figures.draw_findings({"less": {"here": Quantity("ratio", (2.0, 3.0)) < 1}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() + shaded.get_width() == 1

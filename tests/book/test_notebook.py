@@ -1,0 +1,76 @@
+import sys
+
+import pytest
+
+from d2lpar.book.claims import Claim
+from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, unbroken, verdict_box
+
+ELSEWHERE = Claim("On a GPU.", needs="a GPU")
+
+
+def test_in_a_notebook_an_object_is_displayed_once_in_all_its_forms_and_not_printed(run_python):
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from d2lpar.book.claims import Claim
+from d2lpar.book.notebook import show_in_notebook
+InteractiveShell.instance()
+with capture_output() as captured:
+    shown = show_in_notebook(Claim("On a GPU.", needs="a GPU"))
+(output,) = captured.outputs
+print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
+"""
+    pytest.importorskip("IPython")
+    forms = " ".join(sorted(ELSEWHERE._repr_mimebundle_()))
+    assert run_python(program) == f"True '' {forms}"
+
+
+def test_outside_a_notebook_nothing_is_shown(capsys):
+    assert show_in_notebook(ELSEWHERE) is False
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_ipython_nothing_is_shown(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", None)  # What is None there cannot be imported.
+    assert show_in_notebook(ELSEWHERE) is False
+
+
+def contrast_with_white(colour):
+    """Return the contrast of WCAG 2.2, which asks for 4.5."""
+    shares = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    luminance = sum(w * s for w, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+    return 1.05 / (luminance + 0.05)
+
+
+@pytest.mark.parametrize("verdict", VERDICT_COLOURS)
+def test_white_on_the_colour_of_a_verdict_is_legible(verdict):
+    assert contrast_with_white(VERDICT_COLOURS[verdict]) >= 4.5
+
+
+def test_a_box_has_its_title_its_verdict_and_a_line_for_each_remark():
+    html = verdict_box("claim", "holds", "A title", "it does", "#123456", "", ["one", "two"])
+    assert 'class="d2lpar-claim" data-verdict="holds"' in html
+    assert html.count("<li>") == 2
+    assert "A title" in html
+    assert ">it does</strong><ul" in html  # No colon where nothing follows.
+
+
+def test_what_stands_in_a_box_is_escaped_and_code_keeps_its_spaces():
+    html = verdict_box("claim", "holds", "`x < 5` in 5 ms", "<i>", "#123456", "<b>", [])
+    assert "<code>x &lt; 5</code> in 5\u00a0ms" in html
+    assert "&lt;b&gt;" in html
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("95 % of 20 ms", ["95\u00a0%", "of", "20\u00a0ms"]),
+        ("5 MB and 7 s", ["5\u00a0MB", "and", "7\u00a0s"]),
+        ("share < 0.5", ["share", "<\u00a00.5"]),
+        ("of > -3", ["of", ">\u00a0-3"]),
+        ("3 steps, 5 million", ["3", "steps,", "5", "million"]),
+    ],
+)
+def test_a_number_stays_with_its_unit_and_a_bound_with_its_sign(text, parts):
+    assert unbroken(text).split(" ") == parts

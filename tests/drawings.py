@@ -1,0 +1,36 @@
+"""What a figure shows, read from its axes."""
+
+import contextlib
+import io
+
+import matplotlib
+import matplotlib.pyplot as plt
+
+from d2lpar import plot
+
+
+@contextlib.contextmanager
+def style_of_the_book():
+    """Draw in the book's style, on a backend without a screen, and close everything afterwards."""
+    with matplotlib.rc_context():
+        matplotlib.use("agg")
+        plot.use_style()
+        yield
+    plt.close("all")
+
+
+def svg(axes):
+    """Return the figure as the book shows it."""
+    file = io.StringIO()
+    axes.figure.savefig(file, format="svg")
+    return file.getvalue()
+
+
+def texts(axes):
+    return [text.get_text() for text in axes.texts]
+
+
+def legend(axes):
+    """Return the labels of the legend, which stands on the figure or on the axes."""
+    (found,) = axes.figure.legends or [axes.get_legend()]
+    return [text.get_text() for text in found.get_texts()]

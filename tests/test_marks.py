@@ -1,0 +1,58 @@
+import math
+
+import matplotlib
+import numpy as np
+import pytest
+from drawings import style_of_the_book, texts
+
+from d2lpar import Quantity
+from d2lpar._marks import box, error_bars, format_axis, format_log_axis, interval_ends
+
+NINE = Quantity("nine", range(1, 10), "s")  # The interval of their median is 2 to 8.
+FEW = Quantity("few", (1.0, 2.0, 4.0), "s")
+
+
+@pytest.fixture
+def axes():
+    with style_of_the_book():
+        yield matplotlib.pyplot.figure().add_subplot()
+
+
+def labels(axis):
+    axis.figure.canvas.draw()
+    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+
+
+def test_an_error_bar_reaches_to_the_ends_of_the_interval():
+    np.testing.assert_allclose(error_bars([NINE, NINE / 2]), [[3, 1.5], [3, 1.5]])
+
+
+def test_where_there_is_no_interval_the_samples_are_the_ends():
+    assert not math.isfinite(FEW.interval[0])
+    assert interval_ends(FEW) == (1, 4)
+
+
+def test_an_axis_has_numbers_with_units_and_a_bare_zero(axes):
+    axes.set_xlim(0, 2e-3)
+    format_axis(axes.xaxis, "s")
+    assert labels(axes.xaxis)[0] == "0"
+    assert labels(axes.xaxis)[-1] == "2 ms"
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown", "hidden"), [((1e-3, 9e-3), "5 ms", "3 ms"), ((1e-3, 1), "10 ms", "50 ms")]
+)
+def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, shown, hidden):
+    axes.set_xscale("log")
+    axes.set_xlim(limits)
+    format_log_axis(axes.xaxis, "s")
+    assert shown in labels(axes.xaxis)
+    assert hidden not in labels(axes.xaxis)
+
+
+def test_a_box_has_its_text_in_its_middle(axes):
+    box(axes, 2, 3, 1, "a text", "#123456")
+    (patch,) = axes.patches
+    assert texts(axes) == ["a text"]
+    assert patch.get_bbox().x0 + patch.get_bbox().width / 2 == 2
+    assert axes.texts[0].get_position() == (2, 3)

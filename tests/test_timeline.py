@@ -1,0 +1,117 @@
+import random
+
+import pytest
+from timelines import event, spans, timeline
+
+from d2lpar.errors import ArgumentError
+from d2lpar.timeline import PYTHON
+
+
+def test_the_rows_are_python_and_the_devices_in_the_order_of_their_numbers():
+    rows = ["GPU 10", "GPU 9", "CPU 1", "Python", "GPU 9 to host", "CPU 0"]
+    assert timeline(*(event(row, 0, 1) for row in rows)).rows == (
+        "Python",
+        "CPU 0",
+        "CPU 1",
+        "GPU 9",
+        "GPU 9 to host",
+        "GPU 10",
+    )
+
+
+def test_an_operator_that_xla_calls_copy_is_a_part_of_its_program():
+    operators = timeline(
+        event("CPU 0", 0, 1, operator="copy"), event("CPU 0", 1, 9, operator="dot")
+    )
+    assert spans(operators.programs.events) == [("f", 0, 9)]
+
+
+def random_rows(seed):
+    """Return a timeline with two rows, and for each the nanoseconds in which it is busy."""
+    chance = random.Random(seed)
+    events, busy = [], {"CPU 0": set(), "CPU 1": set()}
+    for row in busy:
+        for _ in range(chance.randint(1, 8)):
+            start, length = chance.randint(0, 60), chance.choice([0, 1, 3, 10, 30])
+            events.append(event(row, start, start + length))
+            busy[row] |= set(range(start, start + length))
+    return timeline(*events), busy["CPU 0"], busy["CPU 1"]
+
+
+@pytest.mark.parametrize("block_of_seeds", range(5))
+def test_busy_idle_and_overlap_are_what_counting_nanoseconds_gives(block_of_seeds):
+    for seed in range(200 * block_of_seeds, 200 * (block_of_seeds + 1)):
+        run, first, second = random_rows(seed)
+        end = max(event.end for event in run.events)
+        assert run.elapsed == pytest.approx(end / 1e9)
+        assert run.busy("CPU 0") == pytest.approx(len(first) / 1e9)
+        assert run.idle("CPU 0") == pytest.approx((end - len(first)) / 1e9)
+        assert run.overlap("CPU 0", "CPU 1") == pytest.approx(len(first & second) / 1e9)
+        assert run.overlap("CPU 1", "CPU 0") == pytest.approx(len(first & second) / 1e9)
+
+
+def test_the_operators_of_a_run_become_one_event_and_those_of_the_next_run_another():
+    run = timeline(
+        event("CPU 0", 0, 90, operator="while", run=4),
+        event("CPU 0", 10, 20, operator="dot", run=4),  # inside the loop
+        event("CPU 0", 100, 130, operator="while", run=5),
+        event("CPU 0", 135, 140, operator="tanh", run=5),
+        event("CPU 1", 5, 8, operator="while", run=4),
+    )
+    assert spans(run.programs.row("CPU 0")) == [("f", 0, 90), ("f", 100, 140)]
+    assert spans(run.programs.row("CPU 1")) == [("f", 5, 8)]
+    assert {event.operator for event in run.programs.events} == {""}
+
+
+def test_calls_waits_and_copies_stay_what_they_are():
+    run = timeline(
+        event(PYTHON, 0, 5, operator="dispatch", run=0),
+        event(PYTHON, 5, 9, "block", "wait", 1),
+        event("GPU 0 to host", 3, 7, "MemcpyD2H", "memory copy", 0),
+        watched=["CPU 0"],
+    )
+    assert run.programs == run
+
+
+def test_a_row_that_is_not_there_is_an_error_that_names_the_others():
+    run = timeline(event("CPU 0", 0, 1), event(PYTHON, 0, 1))
+    for ask in (run.row, run.busy, run.idle, lambda row: run.overlap("CPU 0", row)):
+        with pytest.raises(ArgumentError, match="has no row 'CPU 1'; it has Python, CPU 0"):
+            ask("CPU 1")
+    with pytest.raises(ArgumentError, match="it has none"):
+        timeline().row("CPU 1")
+
+
+def test_the_overlap_of_a_row_with_itself_is_refused():
+    with pytest.raises(ArgumentError, match=r"'CPU 0' with itself.*name two rows"):
+        timeline(event("CPU 0", 0, 1)).overlap("CPU 0", "CPU 0")
+
+
+@pytest.mark.parametrize(
+    ("watched", "source"),
+    [
+        ([], "from JAX's profiler"),
+        (["CPU 0", "CPU 1"], "from watching when results were ready"),
+        (["CPU 1"], "from JAX's profiler; CPU 1 from watching when results were ready"),
+    ],
+)
+def test_a_timeline_says_where_its_times_come_from(watched, source):
+    run = timeline(event("CPU 0", 0, 1), event("CPU 1", 0, 1), watched=watched)
+    assert run.source == source
+
+
+def test_a_timeline_prints_each_row_with_its_runs():
+    run = timeline(
+        event(PYTHON, 0, 10, operator="dispatch", run=0),
+        event(PYTHON, 10, 20, operator="dispatch", run=1),
+        event(PYTHON, 50, 100, "block", "wait", 2),
+        event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
+        event("CPU 0", 20, 40, operator="a"),
+        event("CPU 0", 30, 60, operator="b"),
+    )
+    assert repr(run).splitlines() == [
+        "timeline of 100 ns, from JAX's profiler",
+        "  Python      2 calls, 70 ns busy, 30 ns idle",
+        "  Python 2    1 calls, 50 ns busy, 50 ns idle",
+        "  CPU 0       1 runs, 40 ns busy, 60 ns idle",
+    ]
