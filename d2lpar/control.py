@@ -31,19 +31,20 @@ def free_cores(count: int) -> Control:
         count: How many cores the comparison needs.
 
     Returns:
-        A control whose probe is `crowding`. From 1.15 on hardly anything parallel can be seen: two
-        virtual cores may be one real core, whose threads share its arithmetic units. That slows
-        hashing down a little, and products of matrices a lot.
+        A control whose probe is `crowding`. Two virtual cores may at times be one real core, whose
+        threads share its arithmetic units; then the probe's number is near 1.8, as with products
+        of matrices. With a core for each it is rarely above 1.2.
     """
-    return Control(lambda: crowding(count), 1.15, f"{count} free CPU cores")
+    return Control(lambda: crowding(count), 1.3, f"{count} free CPU cores")
 
 
 def crowding(threads: int) -> float:
     """Measure how crowded the cores are, by hashing.
 
-    A thread hashes forty megabytes, first one alone, then all at once. Python lets go of its lock
-    meanwhile. (Eight megabytes are hashed in some five milliseconds, which is too short: a system
-    may let two new threads share a core for that long before it gives each its own.)
+    A thread hashes twenty megabytes, first one alone, then all at once. Python lets go of its lock
+    meanwhile. (It has to last for some twenty milliseconds: a system may let two new threads share
+    a core for five before it gives each its own. And it must not be SHA-256: many processors have
+    an instruction for that, which two threads share nearly without loss where they share a core.)
 
     Args:
         threads: How many.
@@ -58,11 +59,11 @@ def crowding(threads: int) -> float:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
         True
     """
-    data = b"x" * 40_000_000  # Of zeros, the system would make the pages while the one hashes.
+    data = b"x" * 20_000_000  # Of zeros, the system would make the pages while the one hashes.
 
     def hash_it(_) -> float:
         start = time.thread_time()
-        hashlib.sha256(data)
+        hashlib.sha512(data)
         return time.thread_time() - start
 
     with ThreadPoolExecutor(threads) as pool:

@@ -62,11 +62,7 @@ CAUSES = {
         ),
         "window-keeps-busy": Intervention(
             "the room for more than one step",
-            edits={
-                "dict(make_batch=from_host, max_in_flight=3)": (
-                    "dict(make_batch=from_host, max_in_flight=1)"
-                )
-            },
+            edits={"train(from_host, max_in_flight=3)": "train(from_host, max_in_flight=1)"},
         ),
     },
     "automatic-parallelism": {
@@ -83,13 +79,13 @@ CAUSES = {
         "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
             edits={
-                "    return x @ x\n": "    return chain(x[:64, :64], 4000)\n",
+                "    return x @ x\n": "    return chain(x[:64, :64], 1000)\n",
                 # Chains overlap only while two cores are free.
-                "    product_score < 2 / 3,\n": (
-                    "    product_score.where(free_rounds(product_times)[0]) < 2 / 3,\n"
+                "until=lambda times: overlap(times) < 2 / 3\n": (
+                    "until=lambda times: overlap(times) < 2 / 3, control=free_cores(2)\n"
                 ),
-                'can use",\n    needs="two CPU devices" if one == other else None,': (
-                    'can use",\n    needs=free_rounds(product_times)[1],'
+                'can use",\n    needs=needs_two_devices,': (
+                    'can use",\n    needs=needs_two_devices or product_times.missing,'
                 ),
             },
         ),
@@ -102,8 +98,8 @@ CAUSES = {
         "gpu-copies-hide": Intervention(
             "asking for a copy before all products are done",
             edits={
-                "for array in map(make, range(count))])": (
-                    "for array in block([make(index) for index in range(count)])])"
+                "    for index in range(count):\n        array = make(index)\n": (
+                    "    for array in block([make(index) for index in range(count)]):\n"
                 )
             },
         ),
@@ -151,6 +147,14 @@ CAUSES = {
                 'compare({"A": same, "B": same})': '{"A": measure(same), "B": measure(same)}',
             },
         ),
+        "peeking-finds-winners": Intervention(
+            "looking more than once",
+            edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
+        ),
+        "alpha-spent-in-parts": Intervention(
+            "the smaller error of each look",
+            edits={"shares(0.99, looks=5)": "shares(0.95, looks=5)"},
+        ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
             "the second kind of memory",
@@ -165,7 +169,7 @@ CAUSES = {
         "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
             edits={
-                "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.4, 0.7, 1, 1.4, 2.5, 10]",
+                "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
                 '"without": lambda: loop(t1, length, False),': (
                     '"without": lambda: loop(t1, length, True),'
                 ),

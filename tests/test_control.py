@@ -19,17 +19,17 @@ def test_free_cores_ask_how_crowded_so_many_cores_are(monkeypatch):
 
 
 def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):
-    together, sha256, lengths = threading.Barrier(3, timeout=60), hashlib.sha256, []
+    together, sha512, lengths = threading.Barrier(3, timeout=60), hashlib.sha512, []
 
     def hash_together(data):
         lengths.append(len(data))
         if len(lengths) > 1:
             together.wait()
-        return sha256(data)
+        return sha512(data)
 
-    monkeypatch.setattr(hashlib, "sha256", hash_together)
+    monkeypatch.setattr(hashlib, "sha512", hash_together)
     crowding(3)
-    assert lengths == [40_000_000] * 4
+    assert lengths == [20_000_000] * 4
 
 
 def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypatch):
