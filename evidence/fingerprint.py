@@ -63,16 +63,19 @@ def fingerprint(
 def fingerprint_of(cells: Iterable[str], package: "Package") -> str:
     """Return the hash of cells and of the package code that they reach."""
     cells = list(map(python_of, cells))
-    return digest([[essence(cell) for cell in cells], sorted(package.reached_from(cells).items())])
+    used = set().union(*(_names_in(cell)[2] for cell in cells))
+    # What a cell imports for others is none of them.
+    code = [essence(cell, frozenset(_names_in(cell)[0].keys() & used)) for cell in cells]
+    return digest([code, sorted(package.reached_from(cells).items())])
 
 
 # --- Code without its prose -------------------------------------------------------------------
 
 
 @functools.cache
-def essence(source: str) -> str:
-    """Return the hash of some code without its prose."""
-    return digest(_written(_WithoutProse().visit(ast.parse(source))))
+def essence(source: str, imports: frozenset[str] | None = None) -> str:
+    """Return the hash of some code without its prose, and with these of its imports if not all."""
+    return digest(_written(_WithoutProse(imports).visit(ast.parse(source))))
 
 
 def digest(plain: object) -> str:
@@ -82,6 +85,17 @@ def digest(plain: object) -> str:
 
 class _WithoutProse(ast.NodeTransformer):
     """Leave out docstrings, what claims say, and what errors say. (A tree has no comments.)"""
+
+    def __init__(self, imports: frozenset[str] | None):
+        self._imports = imports
+
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> ast.stmt | None:
+        if self._imports is not None:
+            names = [a for a in node.names if _bound_by(node, a) in self._imports]
+            node.names = sorted(names, key=lambda alias: alias.name)
+        return node if node.names else None
+
+    visit_ImportFrom = visit_Import
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
         if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
@@ -145,6 +159,12 @@ def _written(node: object) -> object:
 
 
 # --- The package code that it reaches ---------------------------------------------------------
+
+
+def _bound_by(node: ast.Import | ast.ImportFrom, alias: ast.alias) -> str:
+    """Return the name that an import binds."""
+    name = alias.name if isinstance(node, ast.ImportFrom) else alias.name.partition(".")[0]
+    return alias.asname or name
 
 
 class Package:
@@ -226,11 +246,11 @@ def _names_in(source: str) -> tuple[dict[str, str], set[str], set[str]]:
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.ImportFrom(module=str(module), names=names):
-                bound |= {alias.asname or alias.name: f"{module}.{alias.name}" for alias in names}
+                bound |= {_bound_by(node, alias): f"{module}.{alias.name}" for alias in names}
             case ast.Import(names=names):
                 for alias in names:
-                    first = alias.name.partition(".")[0]
-                    bound[alias.asname or first] = alias.name if alias.asname else first
+                    name = _bound_by(node, alias)
+                    bound[name] = alias.name if alias.asname else name
                     modules.add(alias.name)
             case ast.Name(id=name):
                 used.add(name)

@@ -330,9 +330,15 @@ def claims_of(path: Path) -> dict[str, ast.Call]:
     return found
 
 
-def _claims_of(path: Path) -> list[ast.Call]:
-    trees = (ast.parse(python_of(cell.source)) for cell in read(path).cells)
-    return [call for tree in trees for call in calls_of_claim(tree)]
+def _claims_of(path: Path) -> tuple[ast.Call, ...]:
+    state = path.stat()
+    return _claims_in(path, state.st_mtime_ns, state.st_size)
+
+
+@functools.lru_cache(maxsize=32)
+def _claims_in(path: Path, *state: int) -> tuple[ast.Call, ...]:
+    trees = (ast.parse(python_of(cell.source)) for cell in _read(path, *state).cells)
+    return tuple(call for tree in trees for call in calls_of_claim(tree))
 
 
 def pages_by_key(pages: Iterable[Path]) -> dict[str, Path]:

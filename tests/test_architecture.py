@@ -11,13 +11,11 @@ import pytest
 import d2lpar
 
 ROOT = Path(__file__).parent.parent
-NAMES = (module.name for module in pkgutil.iter_modules(d2lpar.__path__))
-MODULES = sorted(name for name in NAMES if name != "__main__")  # A command, and no API.
-PUBLIC = {
-    name: value
-    for name, value in vars(d2lpar).items()
-    if not name.startswith("_") and not inspect.ismodule(value)
-}
+NAMES = {info.name for info in pkgutil.walk_packages(d2lpar.__path__, "d2lpar.")}
+FOR_ANYBODY = {
+    name for name in NAMES if not name.startswith(("d2lpar.book", "d2lpar._"))
+}  # Those with an underscore are plumbing, or a command.
+PUBLIC = {name: getattr(d2lpar, name) for name in d2lpar.__all__}
 
 
 def test_a_module_imports_only_from_the_rows_below_its_own(monkeypatch, capsys):
@@ -34,20 +32,32 @@ print(sorted({"matplotlib", "altair", "networkx", "scipy.stats", "IPython"} & se
     assert run_python(program) == "[]"
 
 
-def test_every_module_is_on_the_api_page():
+def test_the_api_page_has_what_is_for_anybody_first_and_whole_and_then_what_is_for_the_book():
     page = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"automodule:: d2lpar\.(\w+)\n +:members:", page)) == MODULES
+    first, second = (
+        re.findall(r"automodule:: (d2lpar[\w.]*)\n +:members:", part)
+        for part in page.split("## For the book")
+    )
+    assert sorted(first) == sorted(FOR_ANYBODY)
+    assert set(second) < {name for name in NAMES if name.startswith("d2lpar.book.")}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_module_says_its_one_idea_in_its_first_line(name):
-    first, *rest = importlib.import_module(f"d2lpar.{name}").__doc__.splitlines()
+    first, *rest = importlib.import_module(name).__doc__.splitlines()
     assert first.endswith(".")
     assert not rest or not rest[0]
 
 
-def test_nothing_public_has_the_name_of_a_module():
-    assert not set(MODULES) & set(PUBLIC)
+def test_what_the_package_hands_on_can_be_learned_in_a_sitting_and_has_no_name_of_a_module():
+    assert len(PUBLIC) <= 35
+    assert not {name.rpartition(".")[2] for name in FOR_ANYBODY} & set(PUBLIC)
+
+
+def test_what_draws_is_there_when_it_is_asked_for():
+    assert {d2lpar.plot.__name__, d2lpar.graph.__name__} <= FOR_ANYBODY
+    with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+        d2lpar.nothing  # noqa: B018
 
 
 @pytest.mark.parametrize("name", PUBLIC)

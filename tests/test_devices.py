@@ -160,7 +160,7 @@ def test_the_way_out_leads_to_two_devices(run_python):
 from d2lpar import *
 try:
     two_devices()
-except DeviceError as error:
+except D2lparError as error:
     print(str(error).split(". ")[0])
 """
     assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == (

@@ -1,112 +1,173 @@
-"""What makes evidence too old, and what does not."""
+"""The hash of what a verdict depends on changes with it, and with nothing else."""
 
-import counterfactuals
-import fingerprint
 import pytest
-from counterfactuals import cause_of
-from fingerprint import Package, fingerprint_of
-from run_notebook import Intervention, notebooks
+from fingerprint import Package, fingerprint, fingerprint_of
+from pages import write_page
+from run_notebook import ROOT, Intervention, notebooks, python_of, read
 
-PAGE = next(page for page in notebooks() if page.stem == "automatic-parallelism")
+MODULES = {
+    "__init__": '''"""A package."""\nfrom d2lpar.measuring import compare, other''',
+    "measuring": '''
+"""Measure."""
+import d2lpar.plot
+from d2lpar.inner import half
+from d2lpar.errors import refuse
+
+def compare(x):
+    """Compare."""
+    if x is None:
+        raise refuse(f"cannot compare {x!r}", 3)
+    return half(x) + d2lpar.plot.nothing()  # What is half of it?
+''',
+    "inner": """
+def half(x):
+    return x / 2
+""",
+    "errors": "def refuse(text, number): ...",
+    "plot": "from d2lpar.colours import RED\ndef nothing(): return 0",
+    "colours": "RED = 1",
+    "unused": "def useless(): ...",
+    "rooms/__init__": "from d2lpar.rooms.first import seat as seat",
+    "rooms/first": "def seat(): ...",
+    "rooms/second": "def table(): ...",
+}
 CELLS = [
-    "from d2lpar import compare",
-    "def quicker(times):\n    return times.ratio('a', 'b') < 0.5",
-    "times = compare({'a': f, 'b': g}, until=quicker)",
-    "claim(\n    'A is quicker.', quicker(times), otherwise='a reason',\n"
-    "    needs=None if cores > 1 else 'two cores', key='quicker')",
+    "from d2lpar import compare, plot, unused\nfrom d2lpar.rooms import seat",
+    "%matplotlib inline\nlength = 7  # Long enough.",
+    'def measured():\n    """Return it."""\n    return compare(length)',
+    """claim(
+    "It is more than three.",
+    measured() > 3,
+    otherwise="it is less",
+    needs="a GPU" if seat == "none" else None,
+    key="more",
+)""",
 ]
 
 
 @pytest.fixture
-def package(tmp_path):
-    """A small package: the first module uses the second, and nobody the third."""
-    (tmp_path / "d2lpar").mkdir()
-    sources = {
-        "__init__": "from d2lpar.measurement import compare",
-        "measurement": '"""Measure."""\nfrom d2lpar.quantity import LEVEL\n'
-        'def compare(arms, until):\n    """Compare."""\n    return LEVEL, until',
-        "quantity": "LEVEL = 0.95",
-        "memory": "PAGE = 4096",
-    }
-    for name, source in sources.items():
-        (tmp_path / "d2lpar" / f"{name}.py").write_text(source, encoding="utf-8")
-    return tmp_path / "d2lpar"
+def code(tmp_path):
+    """A function that returns the hash of the cells, and of the package, with some changes."""
+    numbers = iter(range(100))
 
+    def hash_with(old="", new="", *, module=None):
+        folder = tmp_path / str(next(numbers)) / "d2lpar"
+        files = dict(MODULES)
+        cells = list(CELLS)
+        if module:
+            assert old in files[module]
+            files[module] = files[module].replace(old, new)
+        else:
+            assert old in "".join(cells)
+            cells = [cell.replace(old, new) for cell in cells]
+        for name, source in files.items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).with_suffix(".py").write_text(source, encoding="utf-8")
+        return fingerprint_of(cells, Package(folder))
 
-def changed(folder, name, old, new):
-    """Return the package after a change to one of its modules."""
-    file = folder / f"{name}.py"
-    source = file.read_text(encoding="utf-8")
-    assert old in source
-    file.write_text(source.replace(old, new), encoding="utf-8")
-    return Package(folder)
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("'A is quicker.'", "'A takes less time than B.'"),
-        ("otherwise='a reason'", "otherwise='another reason'"),
-        ("else 'two cores'", "else 'two CPU cores'"),
-        ("from d2lpar import compare", "# A comment.\nfrom d2lpar import (\n    compare,\n)"),
-        ("def quicker(times):\n", "def quicker(times):\n    '''Say it.'''\n"),
-    ],
-)
-def test_words_comments_and_docstrings_of_cells_leave_evidence_as_it_is(package, old, new):
-    reworded = [cell.replace(old, new) for cell in CELLS]
-    assert reworded != CELLS
-    package = Package(package)
-    assert fingerprint_of(reworded, package) == fingerprint_of(CELLS, package)
+    return hash_with
 
 
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("< 0.5", "< 0.9"),
-        ("until=quicker", "until=quicker, repeats=3"),
-        ("cores > 1", "cores > 2"),
-        ("key='quicker'", "key='quickest'"),
+        ("measured() > 3", "measured() > 2"),
+        ("measured() > 3", "measured() < 3"),
+        ("length = 7", "length = 8"),
+        ("return compare(length)", "return compare(length + 1)"),
+        ('seat == "none"', 'seat == "some"'),
+        ('if seat == "none"', 'if seat != "none"'),
+        (' if seat == "none" else None', ""),
+        ("from d2lpar import compare,", "from d2lpar import other as compare,"),
     ],
 )
-def test_a_bound_or_an_experiment_that_has_changed_makes_evidence_too_old(package, old, new):
-    edited = [cell.replace(old, new) for cell in CELLS]
-    assert edited != CELLS
-    package = Package(package)
-    assert fingerprint_of(edited, package) != fingerprint_of(CELLS, package)
+def test_it_changes_with_a_bound_and_with_the_experiment(code, old, new):
+    assert code(old, new) != code()
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new", "too_old"),
+    ("old", "new"),
     [
-        ("measurement", "return LEVEL, until", "return until", True),
-        ("quantity", "0.95", "0.9", True),  # Reached by way of another.
-        ("measurement", '"""Compare."""', '"""Compare arms."""', False),
-        ("quantity", "LEVEL = 0.95", "LEVEL = 0.95  # Of intervals.", False),
-        ("memory", "4096", "8192", False),  # Not reached.
+        ("It is more than three.", "More than three it is."),
+        ('"It is more than three."', 'f"It is more than {3}."'),
+        ("it is less", "it is slower"),
+        ("a GPU", "an accelerator"),
+        ("  # Long enough.", ""),
+        ("length = 7", "length = (\n    7\n)"),
+        ('    """Return it."""\n', ""),
+        ("compare, plot, unused", "compare"),
+        ("from d2lpar import compare", "import jax.numpy as jnp\nfrom d2lpar import compare"),
+        ("inline", "svg"),
     ],
 )
-def test_of_the_package_only_code_that_the_cells_reach_makes_evidence_too_old(
-    package, name, old, new, too_old
+def test_it_does_not_change_with_what_a_claim_says_or_how_a_cell_is_written(code, old, new):
+    assert code(old, new) == code()
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("measuring", "half(x) +", "half(x) -"),
+        ("measuring", "if x is None", "if x is 0"),
+        ("measuring", ", 3)", ", 4)"),
+        ("inner", "x / 2", "x / 3"),
+        ("rooms/first", "...", "return 1"),
+    ],
+)
+def test_it_changes_with_a_function_of_the_package_that_is_used_directly_or_not(
+    code, module, old, new
 ):
-    before = fingerprint_of(CELLS, Package(package))
-    after = fingerprint_of(CELLS, changed(package, name, old, new))
-    assert (after != before) == too_old
+    assert code(old, new, module=module) != code()
 
 
-def test_another_intervention_makes_evidence_too_old():
-    key, cause = next(iter(cause_of(PAGE).items()))
-    other = Intervention(cause.takes_away, first=f"{cause.first}\nimport time")
-    here = fingerprint.fingerprint(PAGE, cause, keys=[key])
-    assert fingerprint.fingerprint(PAGE, other, keys=[key]) != here
-    assert fingerprint.fingerprint(PAGE, cause, keys=[key]) == here
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("measuring", '    """Compare."""\n', ""),
+        ("measuring", "  # What is half of it?", ""),
+        ("measuring", "cannot compare {x!r}", "there is nothing to compare"),
+        ("unused", "...", "return 1"),
+        ("rooms/second", "...", "return 1"),
+        ("__init__", "compare, other", "compare, other, more"),
+        ("plot", "return 0", "return 1"),  # It only draws.
+        ("colours", "RED = 1", "RED = 2"),  # Only what draws asks for it.
+    ],
+)
+def test_it_does_not_change_with_prose_of_the_package_or_what_is_not_used(code, module, old, new):
+    assert code(old, new, module=module) == code()
 
 
-def test_a_claim_without_a_cause_and_a_cause_without_a_claim_are_refused(monkeypatch):
-    name = "automatic-parallelism"
-    first, *others = counterfactuals.CAUSES[name].items()
-    monkeypatch.setitem(counterfactuals.CAUSES, name, dict(others))
-    with pytest.raises(ValueError, match=f"claims what has no cause .*: {first[0]}"):
-        cause_of(PAGE)
-    monkeypatch.setitem(counterfactuals.CAUSES, name, dict([first, *others, ("other", first[1])]))
-    with pytest.raises(ValueError, match="does not claim: other"):
-        cause_of(PAGE)
+def test_a_number_in_an_error_is_no_prose(code):
+    assert code(", 3)", ", 5)", module="measuring") != code()
+
+
+def test_it_is_of_the_cells_that_a_claim_needs_with_what_an_intervention_makes_of_them(tmp_path):
+    def page(*cells, **options):
+        return write_page(tmp_path / "page.md", *cells, **options)
+
+    mine, another = "claim('M.', x > 1, key='mine')", "claim('A.', y > 1, key='another')"
+    before = fingerprint(page("x = 2", "y = 3", mine, another), keys=["mine"])
+    assert fingerprint(page("x = 2", "y = 4", mine, another), keys=["mine"]) == before
+    again = page("x = 2", "y = 3", mine, another, prose="Other prose.")
+    assert fingerprint(again, keys=["mine"]) == before
+    assert len({before, fingerprint(again, keys=["another"]), fingerprint(again)}) == 3
+    changed = {
+        fingerprint(again, intervention, keys=["mine"])
+        for intervention in (
+            Intervention("two", edits={"x = 2": "x = 0"}),
+            Intervention("two", edits={"x = 2": "x = 1"}),
+            Intervention("peace", first="import jax"),
+        )
+    }
+    assert len(changed - {before}) == 3
+    in_words = Intervention("it, in other words", edits={"x = 2": "x = 0  # Not 2."})
+    assert fingerprint(again, in_words, keys=["mine"]) in changed
+
+
+def test_of_the_real_package_what_measures_is_reached_and_what_draws_is_not():
+    (page,) = (page for page in notebooks() if page.name == "measuring-asynchronous-code.md")
+    cells = [python_of(cell.source) for cell in read(page).cells]
+    reached = Package(ROOT / "d2lpar").reached_from(cells)
+    assert {"d2lpar.measurement", "d2lpar.quantity", "d2lpar.book.claims"} <= reached.keys()
+    assert not reached.keys() & {"d2lpar.plot", "d2lpar._marks", "d2lpar.book.notebook"}
+    assert not any(name.startswith("d2lpar.book.exercises") for name in reached)

@@ -1,6 +1,6 @@
 import jax
 import pytest
-from drawings import legend, style_of_the_book, svg, texts
+from drawings import style_of_the_book, svg, texts
 
 from d2lpar import Quantity, counted
 from d2lpar.book import figures

@@ -1,0 +1,22 @@
+"""Pages of a book that consist of a few cells, for tests of what reads and runs pages."""
+
+HEADER = """---
+jupytext:
+  text_representation:
+    extension: .md
+    format_name: myst
+kernelspec:
+  display_name: Python 3
+  name: python3
+---
+
+# A page
+"""
+
+
+def write_page(path, *cells, prose="Some prose."):
+    """Write a page of these cells where the book has its pages; return its path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    blocks = (f"\n{prose}\n\n```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
+    path.write_text(HEADER + "".join(blocks), encoding="utf-8")
+    return path
