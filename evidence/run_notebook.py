@@ -157,12 +157,11 @@ def run_notebook(
 
 def read(path: Path) -> nbformat.NotebookNode:
     """Return a notebook without its prose, which whoever asks for it may change."""
-    state = path.stat()
-    return copy.deepcopy(_read(path, state.st_mtime_ns, state.st_size))
+    return copy.deepcopy(_read(path, path.read_text(encoding="utf-8")))
 
 
 @functools.lru_cache(maxsize=32)  # The cells of one page are asked for once for each claim.
-def _read(path: Path, *_state: int) -> nbformat.NotebookNode:
+def _read(path: Path, text: str) -> nbformat.NotebookNode:
     notebook = jupytext.read(path)
     notebook.cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     return notebook
@@ -331,13 +330,12 @@ def claims_of(path: Path) -> dict[str, ast.Call]:
 
 
 def _claims_of(path: Path) -> tuple[ast.Call, ...]:
-    state = path.stat()
-    return _claims_in(path, state.st_mtime_ns, state.st_size)
+    return _claims_in(path, path.read_text(encoding="utf-8"))
 
 
 @functools.lru_cache(maxsize=32)
-def _claims_in(path: Path, *state: int) -> tuple[ast.Call, ...]:
-    trees = (ast.parse(python_of(cell.source)) for cell in _read(path, *state).cells)
+def _claims_in(path: Path, text: str) -> tuple[ast.Call, ...]:
+    trees = (ast.parse(python_of(cell.source)) for cell in _read(path, text).cells)
     return tuple(call for tree in trees for call in calls_of_claim(tree))
 
 

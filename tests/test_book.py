@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import jupytext
 import pytest
-from run_notebook import ROOT, claimed_by, notebooks
+from run_notebook import ROOT, claimed_by, notebooks, python_of
 
 from d2lpar.book.originals import EXPERIMENTS
 
@@ -67,8 +67,10 @@ def test_every_claim_is_a_sentence_of_the_prose(path):
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path):
+    functions = functions_of(path)
     for sentence, call in claimed_by(path).items():
-        bounds = [value for node in ast.walk(call) if (value := number_of(node)) is not None]
+        nodes = list(with_what_it_calls(call, functions))
+        bounds = [value for node in nodes if (value := number_of(node)) is not None]
         for words, value in NUMBERS.items():
             # Within a third, or by more than a tenth, is as far from one.
             allowed = value, 1 + value, 1 - value
@@ -76,6 +78,28 @@ def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path)
             # What is named twice has two bounds: one that is wrong does not hide behind the other.
             assert len(fitting) >= sentence.count(words), (words, sentence)
             sentence = sentence.replace(words, "")
+
+
+def functions_of(path):
+    """Return the functions that the cells of a notebook define, by name."""
+    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    trees = [ast.parse(python_of(cell.source)) for cell in cells]
+    return {
+        node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
+    }
+
+
+def with_what_it_calls(code, functions):
+    """Yield the nodes of some code and of the functions that it calls, of each once."""
+    waiting, seen = [code], set()
+    while waiting:
+        for node in ast.walk(waiting.pop()):
+            yield node
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                name = node.func.id
+                if name in functions and name not in seen:
+                    seen.add(name)
+                    waiting.append(functions[name])
 
 
 def number_of(node):

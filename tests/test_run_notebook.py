@@ -7,6 +7,7 @@ import nbformat
 import pytest
 from pages import write_page
 from run_notebook import (
+    FEW_ROUNDS,
     ROOT,
     Intervention,
     claimed_by,
@@ -16,6 +17,8 @@ from run_notebook import (
     notebooks,
     pages_by_key,
 )
+
+import d2lpar
 
 
 def notebook(*sources):
@@ -109,6 +112,19 @@ def test_every_claim_of_the_book_has_a_key_of_its_own():
 
 
 # --- Running ----------------------------------------------------------------------------------
+
+
+def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
+    for name in ("compare", "measure"):
+        monkeypatch.setattr(d2lpar, name, getattr(d2lpar, name))  # Put back what is replaced.
+    exec(FEW_ROUNDS, {})
+    ways = {"a": lambda: 1.0, "b": lambda: 2.0}
+    undecided = {"until": lambda times: times.ratio("a", "b").between(0, 0), "limit": 60}
+    for options in ({}, {"repeats": 40}, undecided):
+        assert len(d2lpar.compare(ways, **options)["a"].total.samples) == 9
+    assert len(d2lpar.compare(ways, repeats=6)["a"].total.samples) == 6
+    assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 9
+
 
 INTERRUPTED = """
 import sys

@@ -1,0 +1,104 @@
+"""The page on soundness shows what evidence has been kept, beside the claims as they stand."""
+
+import importlib
+import json
+from types import SimpleNamespace
+
+import matplotlib
+import pytest
+from run_notebook import ROOT
+
+from d2lpar.book.claims import Claim
+
+
+@pytest.fixture
+def page(monkeypatch, tmp_path):
+    """The extension, and an app whose book claims three sentences and has evidence for two."""
+    monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
+    extension = importlib.import_module("d2lpar_results")
+
+    def side(verdict, clearance, tries=1, needs=None):
+        there = {"machine": "mine", "date": "2026-11-24", "measured": ["ratio: 2"]}
+        return there | {
+            "verdict": verdict,
+            "clearance": clearance,
+            "tries": tries,
+            "needs": needs,
+        }
+
+    untestable = side("untestable", None, needs="a GPU")
+    evidence = {
+        "claims": {
+            "fork": {
+                "with": side("holds", 0.5),
+                "without": side("fails", -2.0, tries=3),
+                "takes_away": "the other device",
+            },
+            "copy-gpu": {"with": untestable, "without": untestable, "takes_away": "the copy"},
+            "gone": {"with": side("holds", 1.0), "without": side("fails", -1.0)},
+        },
+        "pages": {"one": {"one core": {"claims": {"fork": "holds"}, "exercises": {}}}},
+    }
+    sentences = {"fork": "It `forks`, in new words.", "copy-gpu": "It copies.", "new": "It is new."}
+    claims = tuple(Claim(text, needs="a look", key=key) for key, text in sentences.items())
+    monkeypatch.setattr(
+        extension, "this_build", lambda app: SimpleNamespace(claims={"book/one": claims})
+    )
+    env = SimpleNamespace(
+        titles={"book/one": SimpleNamespace(astext=lambda: "Page One")},
+        images=SimpleNamespace(add_file=lambda *_: None),
+    )
+    app = SimpleNamespace(srcdir=tmp_path, env=env)
+    file = tmp_path / "book" / "results" / extension.CAUSES
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps(evidence), encoding="utf-8")
+    return SimpleNamespace(extension=extension, app=app, file=file)
+
+
+def cells_of(table):
+    return [
+        [cell.astext() for cell in row.findall() if cell.tagname == "entry"] for row in rows(table)
+    ]
+
+
+def rows(table):
+    return [node for node in table.findall() if node.tagname == "row"]
+
+
+def test_each_claim_of_the_book_has_a_row_with_its_present_sentence_and_its_evidence(page):
+    where, table = page.extension.causes_table(page.app, "page", "")
+    assert where.astext() == "Tested on mine, 2026-11-24."
+    header, fork, copy, new = cells_of(table)
+    assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
+    assert fork[0] == "It forks, in new words.\n\nfork"
+    assert fork[1:3] == ["holds\n\nratio: 2", "the other device"]
+    assert fork[3].startswith("does not hold (when tried 3 times)")
+    assert copy[1].startswith("cannot be tested: needs a GPU")
+    assert new[1:] == ["not tested yet", "", "not tested yet"]
+
+
+def test_whole_pages_are_shown_with_what_they_ran_on(page):
+    (table,) = page.extension.conditions_table(page.app, "page", "")
+    assert cells_of(table)[1:] == [["Page One", "one core", "holds: 1", ""]]
+
+
+def test_what_was_tested_with_a_cause_and_without_is_drawn(page, monkeypatch):
+    drawn = []
+    draw = page.extension.draw_causes
+    monkeypatch.setattr(
+        page.extension, "draw_causes", lambda found: drawn.append(found) or draw(found)
+    )
+    with matplotlib.rc_context():
+        (figure,) = page.extension.causes_figure(page.app, "page", "")
+    assert drawn == [{"fork": [0.5, -2.0]}]
+    (image,) = (node for node in figure.findall() if node.tagname == "image")
+    assert (page.app.srcdir / image["uri"]).read_text().startswith("<?xml")
+
+
+def test_before_anything_has_been_tested_the_page_says_so(page):
+    page.file.unlink()
+    where, _ = page.extension.causes_table(page.app, "page", "")
+    assert where.astext() == "Tested on no machine yet."
+    for make in (page.extension.causes_figure, page.extension.conditions_table):
+        (text,) = make(page.app, "page", "")
+        assert "tested yet" in text.astext()
