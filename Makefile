@@ -21,7 +21,7 @@ book:  ## build the book if something has changed; a false claim or a warning st
 	    python .ci/build_book.py $(if $(FORCE),--force)
 
 test: lint book  ## lint, build the book, then run all tests
-	$(run) python -m pytest -m "not timed" --numprocesses logical --maxprocesses 4
+	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses logical --maxprocesses 4
 	$(run) python -m pytest -m timed
 
 lint:  ## check style, formatting and the layers of the package
@@ -32,10 +32,10 @@ lint:  ## check style, formatting and the layers of the package
 bench:  ## measure what the package costs, and how much overlaps here
 	$(run) python evidence/bench.py
 
-evidence:  ## test each claim without its cause; or: make evidence REPEATS=30 LOAD=2 [CORES= DEVICES=]
-	$(run) python evidence/check_claims.py $(if $(REPEATS),--repeats $(REPEATS)) \
-	    $(if $(LOAD),--load $(LOAD)) $(if $(CORES),--cores $(CORES)) \
-	    $(if $(DEVICES),--devices $(DEVICES))
+evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REPEATS=30 LOAD=2
+	$(run) python evidence/check_claims.py $(if $(FORCE),--force) \
+	    $(if $(REPEATS),--repeats $(REPEATS)) $(if $(LOAD),--load $(LOAD)) \
+	    $(if $(CORES),--cores $(CORES)) $(if $(DEVICES),--devices $(DEVICES)) $(PAGES)
 
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
 	$(run) python evidence/record.py "$(NAME)"
