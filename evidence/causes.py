@@ -237,7 +237,7 @@ def note(run: Run, outputs: list[dict], now: Mapping[str, str], evidence: dict) 
     for key in run.keys:
         found = shown(made[key]) | _stamp(evidence, run.side, key, now[key])
         sides = evidence["claims"].setdefault(key, {})
-        sides |= {run.side: found, "page": page, "takes_away": cause_of(run.page)[key].takes_away}
+        sides |= {run.side: found, "page": page}
     if not run.keys:
         reports = of_type(outputs, exercises.MIME_TYPE)
         found = _stamp(evidence, run.side, page, now[page])
@@ -381,6 +381,8 @@ def gather(
                 f"so far {tested} of {total} claims, {now - started:.0f} s)",
                 flush=True,
             )
+        for key, cause in cause_of(page).items():  # In today's words.
+            evidence["claims"].setdefault(key, {})["takes_away"] = cause.takes_away
     save(evidence, file)
     return troubles + complaints(evidence, pages)
 
