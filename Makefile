@@ -33,7 +33,9 @@ bench:  ## measure what the package costs, and how much overlaps here
 	$(run) python evidence/bench.py
 
 evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REPEATS=30 LOAD=2
-	$(run) python evidence/check_claims.py $(if $(FORCE),--force) \
+	@mkdir -p _build
+	$(run) python .ci/one_at_a_time.py _build/evidence.lock \
+	    python -u evidence/check_claims.py $(if $(FORCE),--force) \
 	    $(if $(REPEATS),--repeats $(REPEATS)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(CORES),--cores $(CORES)) $(if $(DEVICES),--devices $(DEVICES)) $(PAGES)
 
