@@ -1,6 +1,7 @@
 """Draw timelines, graphs and measurements with matplotlib."""
 
 import itertools
+import sys
 from collections.abc import Mapping, Sequence
 
 import matplotlib.pyplot as plt
@@ -78,11 +79,13 @@ def use_style() -> None:
             "svg.hashsalt": "d2lpar",  # The same figure is the same file.
         }
     )
-    try:
+    # Only a notebook has an inline backend to tell, and has imported IPython. Elsewhere, telling it
+    # would make a shell, and whoever asks for one would take this for a notebook.
+    ipython = sys.modules.get("IPython")
+    if ipython and ipython.get_ipython():
         from matplotlib_inline.backend_inline import set_matplotlib_formats
-    except ImportError:  # Outside a notebook there is no inline backend to tell.
-        return
-    set_matplotlib_formats("svg")
+
+        set_matplotlib_formats("svg")
 
 
 def draw_times(measurements: Mapping[str, Measurement]) -> Axes:

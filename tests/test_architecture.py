@@ -49,6 +49,13 @@ def test_a_module_says_its_one_idea_in_its_first_line(name):
     assert not rest or not rest[0]
 
 
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_a_module_has_a_test_file_in_the_same_place(name):
+    *rooms, module = name.split(".")[1:]
+    if not hasattr(importlib.import_module(name), "__path__"):
+        assert ROOT.joinpath("tests", *rooms, f"test_{module.strip('_')}.py").exists()
+
+
 def test_what_the_package_hands_on_can_be_learned_in_a_sitting_and_has_no_name_of_a_module():
     assert len(PUBLIC) <= 35
     assert not {name.rpartition(".")[2] for name in FOR_ANYBODY} & set(PUBLIC)

@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 
 from d2lpar import block, cpu
+from d2lpar._arrivals import Result, rows_of
 from d2lpar.book.workloads import chain
-from d2lpar.timeline import PYTHON
+from d2lpar.timeline import COPY, COPY_CALL, PYTHON, Event
 from d2lpar.trace import record_trace
 
 FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
@@ -22,6 +23,60 @@ block([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.
 
 def names(events, operator):
     return [event.program for event in events if event.operator == operator]
+
+
+# --- Made by hand, in nanoseconds -------------------------------------------------------------
+
+
+def result(device, ready, seen=True, source_ready=None):
+    return Result(device, ready, seen, source_ready)
+
+
+def asked(start, end):
+    """Return Python's call that asks for a copy."""
+    return Event(PYTHON, *COPY_CALL, 0, start, end - start)
+
+
+def rows(results, *calls, devices=("CPU 0",)):
+    """Return start and end of each result, and whether it is a copy."""
+    found = rows_of(results, set(devices), calls)
+    return [(event.device, event.start, event.end, event.operator == COPY) for event in found]
+
+
+def test_results_of_a_device_follow_one_another_from_the_beginning_on():
+    found = rows([result("CPU 0", 30), result("CPU 0", 10)])
+    assert found == [("CPU 0", 0, 10, False), ("CPU 0", 10, 30, False)]
+
+
+def test_each_device_has_a_row_of_its_own_and_others_have_none():
+    results = [result("CPU 0", 10), result("CPU 1", 15), result("CPU 2", 20)]
+    assert rows(results, devices=("CPU 0", "CPU 1")) == [
+        ("CPU 0", 0, 10, False),
+        ("CPU 1", 0, 15, False),
+    ]
+
+
+def test_a_copy_starts_when_it_was_asked_for_and_its_array_was_ready():
+    copies = [result("CPU 0", 50, source_ready=20), result("CPU 0", 90, source_ready=55)]
+    calls = [asked(30, 31), asked(40, 41)]
+    assert rows(copies, *calls) == [("CPU 0", 30, 50, True), ("CPU 0", 55, 90, True)]
+
+
+def test_a_copy_that_nobody_saw_become_ready_is_drawn_as_its_call():
+    copy = result("CPU 0", 200, seen=False, source_ready=0)
+    assert rows([copy], asked(30, 45)) == [("CPU 0", 30, 45, True)]
+
+
+def test_where_not_each_copy_has_its_call_none_is_believed():
+    copies = [result("CPU 0", 50, source_ready=20)]
+    assert rows(copies, asked(30, 31), asked(35, 36)) == [("CPU 0", 20, 50, True)]
+
+
+def test_nothing_ends_before_it_starts():
+    assert rows([result("CPU 0", 10, source_ready=0)], asked(30, 31)) == [("CPU 0", 10, 10, True)]
+
+
+# --- Recorded ---------------------------------------------------------------------------------
 
 
 def test_copies_to_another_cpu_device_are_seen_by_watching():

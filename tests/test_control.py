@@ -40,6 +40,7 @@ def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypa
     assert crowding(1) == 3.5
 
 
+@pytest.mark.timed
 def test_one_thread_takes_no_less_than_its_processor_time():
     # It would if the first thread also had to make the pages of what both hash.
     assert statistics.median(crowding(1) for _ in range(9)) > 0.9

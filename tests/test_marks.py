@@ -19,7 +19,7 @@ def axes():
 
 
 def labels(axis):
-    axis.figure.canvas.draw()
+    axis.figure.draw_without_rendering()
     return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import Quantity, compare, cpu, measure
+from d2lpar import Quantity, compare, counted, cpu, measure
 from d2lpar.control import Control
 from d2lpar.errors import ArgumentError, CompilationError
 from d2lpar.measurement import LOOKS
@@ -388,42 +388,48 @@ def test_what_was_looked_at_several_times_has_the_interval_of_a_single_look(cloc
     assert "99 % interval 4 s to 15 s" in repr(looked)
 
 
-RANDOM = np.random.default_rng(0)
 TRIALS, MOST = 10_000, 9 * 2 ** (LOOKS - 1)
 
 
-def in_bursts(shape):
+def in_bursts(random, shape):
     """Return samples of which runs are thirty times as far out, as on a machine with a neighbour.
 
     Which side of the median a sample lies on does not depend on the one before.
     """
-    samples, burst = RANDOM.standard_normal(shape), np.zeros(shape[0], bool)
+    samples, burst = random.standard_normal(shape), np.zeros(shape[0], bool)
     for column in samples.T:
-        burst = RANDOM.random(shape[0]) < np.where(burst, 0.6, 0.08)
+        burst = random.random(shape[0]) < np.where(burst, 0.6, 0.08)
         column[burst] *= 30
     return samples
 
 
 NOISES = {
-    "normal": RANDOM.standard_normal,
-    "Cauchy": RANDOM.standard_cauchy,
+    "normal": np.random.Generator.standard_normal,
+    "Cauchy": np.random.Generator.standard_cauchy,
     "bursty": in_bursts,
 }
+
+
+def drawn(noise, trials=TRIALS):
+    """Return a row of samples for each trial, whose median is 0."""
+    return NOISES[noise](np.random.default_rng(0), (trials, MOST))
 
 
 def decided(samples, level, looks):
     """Return which trials decide at any of these looks whether their median is above or below 0.
 
-    The interval is that of `Quantity`, of which a sorted sample is the quantity of its ranks.
+    A look is a number of rounds, or one for each trial. The interval is that of `Quantity`, of
+    which a sorted sample is the quantity of its ranks.
     """
     found = np.zeros((2, len(samples)), bool)
-    undecided = np.ones(len(samples), bool)
-    for rounds in looks:
-        low, high = Quantity("ranks", range(rounds), level=level).interval
-        ordered = np.sort(samples[:, :rounds], axis=1)
-        for side, now in enumerate((ordered[:, int(low)] > 0, ordered[:, int(high)] < 0)):
-            found[side] |= now & undecided
-        undecided &= ~(found[0] | found[1])
+    for look in looks:
+        look = np.broadcast_to(look, len(samples))
+        now = np.zeros_like(found)
+        for rounds in np.unique(look):
+            low, high = Quantity("ranks", range(rounds), level=level).interval
+            ordered = np.sort(samples[look == rounds, :rounds], axis=1)
+            now[:, look == rounds] = ordered[:, int(low)] > 0, ordered[:, int(high)] < 0
+        found |= now & ~found.any(axis=0)
     return found
 
 
@@ -436,6 +442,7 @@ def looks_of(clock, device):
         return times["a"].total > 1
 
     compare({"a": alternating(device, 0, 2)}, until=look, limit=1e9, clock=clock)
+    assert len({total.level for total in seen}) == 1
     return [len(total.samples) for total in seen], seen[0].level
 
 
@@ -443,7 +450,7 @@ def looks_of(clock, device):
 def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(clock, device, noise):
     looks, level = looks_of(clock, device)
     assert looks == [9, 18, 36, 72, 144]
-    samples = NOISES[noise]((TRIALS, MOST))
+    samples = drawn(noise)
     shares = [decided(samples, level, looks[:n]).any(axis=0).mean() for n in range(1, LOOKS + 1)]
     assert max(shares) <= 0.05
     assert shares[-1] > 0.005  # It can be.
@@ -452,29 +459,49 @@ def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(cloc
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("away", [1, 3])
+@pytest.mark.parametrize("away", [1.5, 3])
 def test_away_from_the_bound_no_claim_is_decided_wrongly(clock, device, noise, away):
     looks, level = looks_of(clock, device)
-    right, wrong = decided(NOISES[noise]((TRIALS, MOST)) + away, level, looks)
+    right, wrong = decided(drawn(noise) + away, level, looks)
     assert wrong.sum() == 0
     assert right.mean() > 0.99
 
 
-def test_it_stops_as_the_simulation_says(clock):
+def cut(looks, times, limit):
+    """Return the looks of each trial whose rounds take these times, if the time is up then."""
+    over = 1 + (times.cumsum(axis=1) <= limit).sum(axis=1)
+    return [np.minimum(look, np.maximum(over, looks[0])) for look in looks]
+
+
+@pytest.mark.parametrize("rounds", [9, 25, 80], ids=lambda rounds: f"time for about {rounds}")
+@pytest.mark.parametrize("noise", ["normal", "Cauchy"])
+def test_nor_is_it_where_slow_rounds_bring_the_end_of_the_time_nearer(clock, device, noise, rounds):
+    # The limit then depends on what is measured, and a look is where the time was up.
+    looks, level = looks_of(clock, device)
+    times = np.exp(np.clip(drawn(noise), -5, 5))  # Their median is 1.
+    limit = np.median(times[:, :rounds].sum(axis=1))
+    found = decided(times - 1, level, cut(looks, times, limit))
+    assert 0.002 < found.any(axis=0).mean() <= 0.05
+
+
+@pytest.mark.parametrize("limit", [1e9, 300])
+def test_it_stops_as_the_simulation_says(clock, device, limit):
     # The simulation looks at ranks; here the same samples go through `compare` itself.
     def work(times):
         clock.advance(next(times))
 
-    samples = RANDOM.standard_normal((100, MOST)) + 10.5
-    for row in samples:
+    looks, level = looks_of(clock, device)
+    samples = 10.5 + drawn("normal", trials=100)
+    found = decided(samples - 10, level, cut(looks, samples, limit))
+    assert found.any(axis=0).mean() > 0.2
+    for row, (above, below) in zip(samples, found.T, strict=True):
         times = compare(
             {"a": functools.partial(work, iter(row))},
             until=lambda times: times["a"].total > 10,
-            limit=1e9,
+            limit=limit,
             warmup=0,
             clock=clock,
         )
-        (above,), (below,) = decided(row[None] - 10, 0.99, [9, 18, 36, 72, 144])
         verdict = (times["a"].total > 10).verdict
         assert (verdict == "holds", verdict == "fails") == (above, below)
 
@@ -496,6 +523,7 @@ STALE = Quantity("measured before", range(9))
             lambda times: Quantity("by hand", times["a"].total.samples) > 1,
             "too narrow for one of 5",
         ),
+        (lambda times: (times["a"].total, STALE > 1)[1], "too narrow for one of 5"),
         (STALE > 1, "until must be a function of what is measured, found Predicate"),
     ],
 )
@@ -511,6 +539,15 @@ def test_a_question_that_no_measurement_can_answer_is_refused(until, message):
 def only_for_one(until):
     """Return the same question as `measure` asks it."""
     return (lambda measured: until({"a": measured})) if callable(until) else until
+
+
+def test_a_question_that_was_decided_before_is_decided_at_the_first_look(clock, device):
+    times = compare(
+        {"a": alternating(device, 1, 9)},
+        until=lambda times: (times["a"], counted("three", 3) > 2)[1],
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == 9
 
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan")])

@@ -73,20 +73,20 @@ def test_garbage_of_an_earlier_run_is_not_counted():
 
 
 def test_an_exception_in_the_block_stops_the_sampling_and_passes_through():
-    threads = threading.enumerate()
+    before = set(threading.enumerate())
     with pytest.raises(KeyError), PeakMemory(lambda: 1):
         raise KeyError
-    assert threading.enumerate() == threads
+    assert set(threading.enumerate()) <= before
 
 
 def test_a_probe_without_an_answer_is_refused_with_a_way_out():
-    threads = threading.enumerate()
+    before = set(threading.enumerate())
     with (
         pytest.raises(ArgumentError, match=r"answered None: this device.*d2lpar\.host_memory"),
         PeakMemory(lambda: None),
     ):
         pytest.fail("the block was entered")
-    assert threading.enumerate() == threads
+    assert set(threading.enumerate()) <= before
 
 
 @pytest.mark.parametrize("every", [0, -0.5])

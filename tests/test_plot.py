@@ -1,5 +1,7 @@
 import itertools
 import math
+import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -155,9 +157,9 @@ def test_no_edge_passes_behind_a_box(graph):
 @small_graphs
 def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph):
     axes = plot.draw_graph(graph)
-    ends = [ends_of(line, graph, axes) for line in lines(axes)]
-    assert sorted(ends) == sorted(graph.edges)
-    for line in lines(axes):
+    drawn = lines(axes)
+    assert sorted(ends_of(line, graph, axes) for line in drawn) == sorted(graph.edges)
+    for line in drawn:
         heights = [y for _, y in line]
         assert heights == sorted(heights, reverse=True)
 
@@ -247,7 +249,7 @@ def arrows(axes):
 
 def lines(axes):
     """Return the points of each arrow, without its head."""
-    axes.figure.canvas.draw()
+    axes.figure.draw_without_rendering()
     return [arrow.get_path().to_polygons(closed_only=False)[0] for arrow in arrows(axes)]
 
 
@@ -277,3 +279,14 @@ def test_more_curves_than_have_a_look_are_refused():
     five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
     with pytest.raises(ArgumentError, match="four curves and three models, found 5 and 0"):
         plot.draw_curves([1.0], five, xlabel="x", ylabel="y")
+
+
+@pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])
+def test_only_a_notebook_is_told_to_show_vector_graphics(monkeypatch, shell, told):
+    formats = []
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    backend = SimpleNamespace(set_matplotlib_formats=formats.append)
+    monkeypatch.setitem(sys.modules, "matplotlib_inline", SimpleNamespace(backend_inline=backend))
+    monkeypatch.setitem(sys.modules, "matplotlib_inline.backend_inline", backend)
+    plot.use_style()
+    assert formats == told

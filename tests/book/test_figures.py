@@ -49,7 +49,7 @@ def test_epochs_and_memory_keep_one_colour_for_one_way_of_waiting():
         assert (
             line.get_color() == next(x for x in epochs.lines if x.get_label() == name).get_color()
         )
-    memory.figure.canvas.draw()
+    memory.figure.draw_without_rendering()
     assert "200 MB" in [label.get_text() for label in memory.get_yticklabels()]
 
 

@@ -25,9 +25,7 @@ print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
     assert run_python(program) == f"True '' {forms}"
 
 
-def test_outside_a_notebook_nothing_is_shown(monkeypatch, capsys):
-    pytest.importorskip("IPython")
-    monkeypatch.setattr("IPython.get_ipython", lambda: None)  # Another test may have one.
+def test_outside_a_notebook_nothing_is_shown(capsys):
     assert show_in_notebook(ELSEWHERE) is False
     assert capsys.readouterr() == ("", "")
 
