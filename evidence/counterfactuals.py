@@ -84,8 +84,8 @@ CAUSES = {
                 "until=lambda times: overlap(times) < 2 / 3\n": (
                     "until=lambda times: overlap(times) < 2 / 3, control=free_cores(2)\n"
                 ),
-                'can use",\n    needs=needs_two_devices,': (
-                    'can use",\n    needs=needs_two_devices or product_times.missing,'
+                'only one",\n    needs=needs_two_devices,': (
+                    'only one",\n    needs=needs_two_devices or product_times.missing,'
                 ),
             },
         ),

@@ -121,7 +121,9 @@ def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, n
     # Of what the book makes for its own pages, Colab shows the HTML.
     assert all("text/html" in data for data in outputs if explore.MIME_TYPE in data)
     made = map(claims.Claim.from_dict, of_type(outputs, claims.MIME_TYPE))
-    assert [str(claim) for claim in made if claim.verdict == "fails"] == []
+    failing = {claim.key for claim in made if claim.verdict == "fails"}
+    # JAX 0.7 gives a product one core, so that two devices overlap; the page says so.
+    assert failing <= {"large-products-do-not-overlap"}
     verdicts = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
     assert verdicts <= ({"accepted"} if notebook.parent.name == "solutions" else {"not yet"})
 
