@@ -1,24 +1,13 @@
-import functools
 import itertools
 
 import jax
 import jax.numpy as jnp
+from recorded import FIRST, SECOND, work
 
 from d2lpar import block, cpu
 from d2lpar._arrivals import Result, rows_of
-from d2lpar.book.workloads import chain
 from d2lpar.timeline import COPY, COPY_CALL, PYTHON, Event
 from d2lpar.trace import record_trace
-
-FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def work(matrix, length=300):
-    return chain(matrix, length)
-
-
-block([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.
 
 
 def names(events, operator):

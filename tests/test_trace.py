@@ -1,29 +1,18 @@
-import functools
 import itertools
 import os
 import random
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, on_gpu, serialized
 
-from d2lpar import block, cpu
+from d2lpar import block
 from d2lpar.book.workloads import chain
 from d2lpar.errors import ArgumentError, CompilationError, TraceError
 from d2lpar.timeline import PYTHON
 from d2lpar.trace import read_trace, record_trace
-
-FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
-
-
-@functools.partial(jax.jit, static_argnums=1)
-def work(matrix, length=300):
-    return chain(matrix, length)
-
-
-block([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.
 
 
 def new_function():
