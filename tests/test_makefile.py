@@ -198,7 +198,7 @@ class Book:
     """A tree in which to run what `make book` runs."""
 
     def __init__(self, path):
-        self.path, self.stamp = path, path / "_build" / "book.json"
+        self.path, self.stamp = path, path / "_build" / "book.stamp"
 
     def build(self, *options):
         command = [".ci/one_at_a_time.py", "_build/lock", sys.executable, ".ci/build_book.py"]
