@@ -125,7 +125,6 @@ def run_notebook(
     path: Path,
     intervention: Intervention | None = None,
     *,
-    sentences: Collection[str] | None = None,
     keys: Collection[str] | None = None,
     strict: bool = True,
     timeout: int = 300,
@@ -133,12 +132,12 @@ def run_notebook(
 ) -> list[dict]:
     """Execute a notebook in a fresh process and return the data of its outputs, in order.
 
-    With `keys` or `sentences`, only the cells run that the claims named so need. What is in
-    `environment` is added to the variables that the process inherits.
+    With `keys`, only the cells run that these claims need. What is in `environment` is added to the
+    variables that the process inherits.
     """
     notebook = read(path)
-    if keys is not None or sentences is not None:
-        keep_what_is_needed(notebook, sentences or (), keys or ())
+    if keys is not None:
+        keep_what_is_needed(notebook, keys)
     if intervention:
         intervention.apply_to(notebook)
     # Or each kernel warns that what is said on this machine is not encrypted.
@@ -172,17 +171,15 @@ def outputs_of(notebook: nbformat.NotebookNode) -> list[dict]:
     return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
 
 
-def keep_what_is_needed(
-    notebook: nbformat.NotebookNode, sentences: Collection[str] = (), keys: Collection[str] = ()
-) -> None:
-    """Leave only the cells that some claims need, directly or not, named either way."""
+def keep_what_is_needed(notebook: nbformat.NotebookNode, keys: Collection[str]) -> None:
+    """Leave only the cells that some claims need, directly or not."""
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     parts = [CellNames.of(cell.source) for cell in code]
     later = set()
     while True:
         needed, kept = set(later), []
         for cell, names in zip(reversed(code), reversed(parts), strict=True):
-            claims_them = names.sentences & set(sentences) or names.keys & set(keys)
+            claims_them = not names.keys.isdisjoint(keys)
             if claims_them or "use_style" in cell.source or (names.bound | names.filled) & needed:
                 needed = needed - names.bound | names.needed
                 kept.append((cell, names))
@@ -202,7 +199,6 @@ class CellNames:
     filled: set[str]
     needed: set[str]
     needed_when_called: set[str]
-    sentences: set[str]
     keys: set[str]
 
     @classmethod
@@ -226,10 +222,8 @@ class CellNames:
                         | ast.Call(ast.Attribute(ast.Name(name), "append" | "setdefault"))
                     ):
                         filled.add(name)
-        calls = calls_of_claim(tree)
-        sentences = {text for call in calls if (text := literal(sentence_of(call)))}
-        keys = {key for call in calls if (key := key_of(call))}
-        return cls(bound, filled, needed, when_called, sentences, keys)
+        keys = {key for call in calls_of_claim(tree) if (key := key_of(call))}
+        return cls(bound, filled, needed, when_called, keys)
 
 
 class _OwnScopes(ast.NodeTransformer):

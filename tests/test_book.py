@@ -1,4 +1,4 @@
-"""The book: its sources, its build, and its claims on other machines than this."""
+"""The book: its sources, and what was built from them."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import jupytext
 import pytest
-from run_notebook import ROOT, claimed_by, notebooks, python_of
+from run_notebook import ROOT, claimed_by, notebooks, python_of, read
 
 from d2lpar.book.originals import EXPERIMENTS
 
@@ -82,8 +82,7 @@ def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path)
 
 def functions_of(path):
     """Return the functions that the cells of a notebook define, by name."""
-    cells = [cell for cell in jupytext.read(path).cells if cell.cell_type == "code"]
-    trees = [ast.parse(python_of(cell.source)) for cell in cells]
+    trees = [ast.parse(python_of(cell.source)) for cell in read(path).cells]
     return {
         node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
     }
