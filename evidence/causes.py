@@ -1,4 +1,4 @@
-"""What is shown once for each claim and page, and kept in book/results/causes.json.
+"""What is shown once for each claim and page, and kept in book/evidence/causes.json.
 
 Each claim is tested with its cause and without; each page runs on one core that counts as eight
 devices, and what needs several devices or a GPU also on one device, and on others in place of a
@@ -34,7 +34,7 @@ from d2lpar.book.claims import Claim
 from d2lpar.book.results import write_whole
 from d2lpar.quantity import Predicate
 
-FILE = ROOT / "book" / "results" / "causes.json"
+FILE = ROOT / "book" / "evidence" / "causes.json"
 SCHEMA = 1
 SIDES = {"with": "with its cause", "without": "without its cause"}
 

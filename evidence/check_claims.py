@@ -2,7 +2,7 @@
 
 Without --repeats, each claim is tested with its cause and without it, and each page on one core
 that counts as eight devices; a claim that survives the removal of its cause is a defect. What is
-kept in book/results/causes.json and is not too old is not run again. With --repeats, the claims
+kept in book/evidence/causes.json and is not too old is not run again. With --repeats, the claims
 are tested again and again, to see how often all of them hold and how far they are from failing.
 """
 
@@ -48,7 +48,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         ("--devices", 1, "CPU devices for them, if not as many as the pages ask for"),
     ):
         parser.add_argument(name, type=at_least(least), help=what)
-    parser.add_argument("--file", type=Path, help="where to keep it, if not in book/results")
+    parser.add_argument("--file", type=Path, help="where to keep it, if not in book/evidence")
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     asked = parser.parse_args(given)
     if not asked.repeats and {asked.load, asked.cores, asked.devices} != {None}:

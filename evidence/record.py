@@ -4,7 +4,6 @@ import os
 import re
 import sys
 
-import causes
 from conditions import commit
 from run_notebook import ROOT, notebooks, run_notebook
 
@@ -14,7 +13,7 @@ from d2lpar.book.results import collect, save
 def main() -> None:
     """Write the results of this machine under the name on the command line."""
     name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if not re.fullmatch(r"[\w.-]*\w", name) or name == causes.FILE.stem:
+    if not re.fullmatch(r"[\w.-]*\w", name):
         sys.exit(
             f"A machine needs a name of letters, digits, - and _, found {name!r}: "
             "make record NAME=my-machine"

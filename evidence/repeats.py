@@ -1,7 +1,7 @@
 """How often all claims hold, and how far they are from failing: runs that are repeated and kept.
 
-They are kept in book/results/repeats.jsonl, and each names the commit that it is of. So they may be
-older than the tree; `book/results/repeats.md` says of which commit they are.
+They are kept in book/evidence/repeats.jsonl, and each names the commit that it is of. So they may
+be older than the tree; `book/evidence/repeats.md` says of which commit they are.
 """
 
 import ast
@@ -33,7 +33,7 @@ from d2lpar.book.claims import MIME_TYPE, Claim
 from d2lpar.book.results import write_whole
 from d2lpar.quantity import Predicate
 
-FILE = ROOT / "book" / "results" / "repeats.jsonl"
+FILE = ROOT / "book" / "evidence" / "repeats.jsonl"
 FINE = {"holds", "untestable"}
 
 

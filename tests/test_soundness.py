@@ -49,7 +49,7 @@ def page(monkeypatch, tmp_path):
         images=SimpleNamespace(add_file=lambda *_: None),
     )
     app = SimpleNamespace(srcdir=tmp_path, env=env)
-    file = tmp_path / "book" / "results" / extension.CAUSES
+    file = tmp_path / "book" / "evidence" / "causes.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(evidence), encoding="utf-8")
     return SimpleNamespace(extension=extension, app=app, file=file)

@@ -8,6 +8,7 @@ import shutil
 from html import escape
 from pathlib import Path
 
+from d2lpar_results import paired_notebook
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
@@ -98,7 +99,7 @@ def visit_display_math(self, node):
 def offer_the_notebooks_of_colab(app, error):
     """Have the download button give the notebook that Colab opens, without outputs."""
     for page in [] if error else sorted(app.env.found_docs):
-        notebook = Path(app.srcdir, f"{page}.ipynb")
+        notebook = paired_notebook(app, page)
         if notebook.exists():
             shutil.copyfile(notebook, Path(app.outdir, "_sources", f"{page}.ipynb"))
 

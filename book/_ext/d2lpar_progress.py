@@ -2,9 +2,8 @@
 
 import time
 from collections import Counter
-from pathlib import Path
 
-from d2lpar_results import claims_of
+from d2lpar_results import claims_of, paired_notebook
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)
@@ -19,11 +18,7 @@ class Progress:
 
     def count(self, app, env, pages):
         """Find out which of the pages to be read are notebooks."""
-        sources = {page: Path(env.doc2path(page)) for page in pages}
-        begins = "---\njupytext:"
-        self.notebooks = [
-            page for page, source in sources.items() if source.read_text("utf-8").startswith(begins)
-        ]
+        self.notebooks = [page for page in pages if paired_notebook(app, page).exists()]
 
     def announce(self, app, page, source):
         """Say that a notebook is about to be run."""

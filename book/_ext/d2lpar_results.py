@@ -11,6 +11,7 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 from docutils import nodes
+from matplotlib.ticker import SymmetricalLogLocator
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.docutils import SphinxDirective
 
@@ -21,10 +22,14 @@ from d2lpar.book.originals import EXPERIMENTS, judge
 from d2lpar.book.results import collect, load
 from d2lpar.units import format_value
 
-CAUSES = "causes.json"  # In the folder of the machines' results, but made by `make evidence`.
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
 # --- Where the numbers come from --------------------------------------------------------------
+
+
+def paired_notebook(app, page):
+    """Return where the notebook of a page lies that Colab opens, if the page is one."""
+    return Path(app.srcdir, f"{page}.ipynb")
 
 
 def executed_cells(app, page):
@@ -46,7 +51,6 @@ def outputs_of(app, page):
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
     recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
-    recorded = [file for file in recorded if file.name != CAUSES]
     pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
     return [*map(load, recorded), collect("this build", pages, load=LOAD)]
 
@@ -127,7 +131,7 @@ def verdicts_table(app, docname, _):
 
 def causes(app):
     """Return what `make evidence` has kept; nothing before it has run."""
-    file = Path(app.srcdir, "book", "results", CAUSES)
+    file = Path(app.srcdir, "book", "evidence", "causes.json")
     if not file.exists():
         return {"claims": {}, "pages": {}}
     return json.loads(file.read_text(encoding="utf-8"))
@@ -280,6 +284,8 @@ def draw_causes(found):
         without, places, "D", color=plot.COLOURS["none"], ms=4.5, mfc="white", label="without it"
     )
     axes.set_xscale("symlog", linthresh=1)
+    # A label for each power of ten would run into the next one.
+    axes.xaxis.set_major_locator(SymmetricalLogLocator(base=100, linthresh=1))
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlabel(
         "fails  \N{LEFTWARDS ARROW}  distance from the bound  \N{RIGHTWARDS ARROW}  holds"
