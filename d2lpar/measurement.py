@@ -1,6 +1,7 @@
 """Measure a function again and again, until the answer is clear or the time is up."""
 
 import contextlib
+import html
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -8,13 +9,14 @@ from typing import Any
 
 import jax
 
+from d2lpar._tables import as_table, in_two_lines, stacked_bar
 from d2lpar.barriers import block
 from d2lpar.compilation import listed, record_compilations
 from d2lpar.control import Control
 from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, CompilationError, require_count
 from d2lpar.quantity import LEVEL, Predicate, Quantity, in_percent
-from d2lpar.units import format_seconds
+from d2lpar.units import format_seconds, format_value
 
 LOOKS = 5
 """How often a comparison that stops when the answer is clear looks at its claim, at most."""
@@ -65,9 +67,12 @@ class Measurement:
                 f"  {label:<9}{format_seconds(times.median):>8}   "
                 f"{in_percent(times.level)} interval {low} to {high}"
             )
-        lines += [f"  {quantity}" for quantity in self.observed.values()]
+        lines += [f"  {quantity!r}" for quantity in self.observed.values()]
         lines += [f"  caution: {warning}" for warning in self.warnings]
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        return _times_table([self], list(self.warnings))
 
 
 class Comparison(dict[str, Measurement]):
@@ -138,6 +143,43 @@ class Comparison(dict[str, Measurement]):
         if self.controlled is not None:
             lines.append(f"control: {sum(self.controlled)} of {len(self.controlled)} rounds count")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        below = [f"{name}: {warning}" for name, m in self.items() for warning in m.warnings]
+        if self.controlled is not None:
+            counting = f"{sum(self.controlled)} of {len(self.controlled)}"
+            below.append(f"Two cores were free in {counting} rounds; only these count in ratios.")
+        return _times_table(list(self.values()), below)
+
+
+def _times_table(measurements: list[Measurement], below: list[str]) -> str:
+    """Return the HTML of when Python had control back and when the result was ready."""
+    observed = list(dict.fromkeys(label for m in measurements for label in m.observed))
+    longest = max((m.total.median for m in measurements), default=0.0)
+    rows = []
+    for m in measurements:
+        shown = [m.dispatch, m.total, *(m.of(label) for label in observed)]
+        asked, ready, *others = (
+            in_two_lines(format_value(q.median, q.unit), _ends(q)) for q in shown
+        )
+        bar = stacked_bar(
+            m.dispatch.median,
+            m.total.median,
+            longest,
+            f"Python is held for {format_seconds(m.dispatch.median)} of "
+            f"{format_seconds(m.total.median)}",
+        )
+        rows.append([html.escape(m.name), asked, ready, bar, *others])
+    level = in_percent(measurements[0].total.level) if measurements else ""
+    count = len(measurements[0].total.samples) if measurements else 0
+    note = f"Medians of {count} rounds, with their {level} intervals below."
+    header = ["", "Python has control back", "the result is ready", "", *observed]
+    return as_table(header, rows, [note, *below])
+
+
+def _ends(quantity: Quantity) -> str:
+    low, high = (format_value(end, quantity.unit) for end in quantity.interval)
+    return low if low == high else f"{low} to {high}"
 
 
 Until = Callable[[Any], Predicate | Iterable[Predicate]]

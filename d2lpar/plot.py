@@ -21,18 +21,20 @@ from d2lpar.timeline import COPY, PYTHON, Timeline
 COLOURS = {
     "host": "#0072B2",
     "device": "#D55E00",
-    "barrier": "#0072B2",
+    "barrier": "#444444",
     "window": "#009E73",
-    "none": "#D55E00",
-    "other": "#CC79A7",
-    "model": "#555555",
+    "none": "#56B4E9",
+    "other": "#999933",
+    "model": "#777777",
+    "wait": "#BBBBBB",
 }
 """One colour for one thing throughout the book, safe for colour-blind readers.
 
-From M. Okabe and K. Ito, Color Universal Design (2008).
+Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
+Universal Design (2008); olive, wine and sand from P. Tol, Colour Schemes (2021).
 """
 
-_DEVICES = {"CPU": ("#D55E00", "#56B4E9", "#E69F00"), "GPU": ("#009E73", "#CC79A7", "#F0E442")}
+_DEVICES = {"CPU": ("#D55E00", "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
 
 
 def device_colour(name: str) -> str:
@@ -67,7 +69,10 @@ def use_style() -> None:
             "figure.figsize": (5.2, 3.2),
             "figure.constrained_layout.use": True,
             "figure.facecolor": "white",
-            "font.size": 10.5,
+            "font.size": 11.5,
+            "xtick.labelsize": 11,
+            "ytick.labelsize": 11,
+            "legend.fontsize": 11,
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
@@ -178,8 +183,8 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
             a bar; runs too short to be seen apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline. Python's row is on top, strong where it dispatches and
-        faint where it waits; below is a row for each device and copy engine. Copies are hatched.
+        The axes, one for each timeline. Python's row is on top, blue where it dispatches and
+        white where it waits; below is a row for each device and copy engine. Copies are hatched.
     """
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
@@ -190,14 +195,14 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
     longest = max(timeline.elapsed for timeline in timelines.values()) or 1e-9
     for axes, (title, timeline) in zip(charts, timelines.items(), strict=True):
         _draw_timeline(axes, timeline, longest)
-        axes.set_title(title, loc="left", fontsize=10.5)
+        axes.set_title(title, loc="left", fontsize=11.5)
     format_axis(charts[-1].xaxis, "s")
     charts[-1].set_xlim(0, longest)
     charts[-1].xaxis.set_major_locator(MaxNLocator(6))
     every = [event for timeline in timelines.values() for event in timeline.events]
     watched = frozenset().union(*(timeline.watched for timeline in timelines.values()))
     source = Timeline(tuple(every), watched).source.replace("; ", ";\n")
-    charts[-1].set_xlabel(f"time since the call, {source}", fontsize=9)
+    charts[-1].set_xlabel(f"time since the call, {source}", fontsize=11)
     return list(charts)
 
 
@@ -216,20 +221,22 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
             axes.broken_barh(
                 [(start, width) for start, width, _ in bars],
                 (height - 0.36, 0.72),
-                facecolor=colour,
-                edgecolor=["white" if name else colour for *_, name in bars] or colour,
-                linewidth=0.7,
-                **style,
+                **{
+                    "facecolor": colour,
+                    "edgecolor": ["white" if name else colour for *_, name in bars] or colour,
+                    "linewidth": 0.7,
+                    **style,
+                },
             )
             for start, width, name in bars:
-                if name and width > longest * (0.015 * len(name) + 0.01):
+                if name and width > longest * (0.02 * len(name) + 0.01):
                     axes.text(
                         start + width / 2,
                         height,
                         "waits" if kind == "wait" else name,
                         ha="center",
                         va="center",
-                        fontsize=8.5,
+                        fontsize=11,
                         color="white" if kind == "dispatch" else "black",
                     )
     axes.set_yticks(range(len(rows)), rows[::-1])
@@ -244,7 +251,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
 # and white on what the light becomes in the dark.
 _BARS = {
     "dispatch": {},
-    "wait": {"alpha": 0.3},
+    "wait": {"facecolor": "white", "edgecolor": COLOURS["wait"], "linewidth": 1.0},
     COPY: {"hatch": "////", "alpha": 0.75},
     "": {"alpha": 0.7},
 }

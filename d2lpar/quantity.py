@@ -1,12 +1,14 @@
 """A measured quantity: its raw samples, and how sure they make us of its median."""
 
+import html
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
 
+from d2lpar._tables import as_table, interval_bar
 from d2lpar.errors import ArgumentError
 from d2lpar.units import UNITS, format_value
 
@@ -39,6 +41,8 @@ class Quantity:
         one product: 1 s (95 % interval 900 ms to 5 s, 6 samples)
         >>> (times > 0.5).verdict, (times > 2).verdict, (times > 6).verdict
         ('holds', 'inconclusive', 'fails')
+        >>> f"One product takes {times}."
+        'One product takes 1 s.'
     """
 
     name: str
@@ -240,13 +244,61 @@ class Quantity:
             "level": self.level,
         }
 
+    def __format__(self, spec: str) -> str:
+        """Write the median as one says it in a sentence.
+
+        Args:
+            spec: Nothing for two digits and the unit (a count is written out), `"%"` for a share in
+                percent, or what Python has for a number, such as `".2f"`.
+        """
+        if spec == "%":
+            return f"{format_value(100 * self.median, '', digits=2)} %"
+        if spec:
+            return format(self.median, spec)
+        is_count = self.exact and not self.unit and self.median.is_integer()
+        return format_value(self.median, self.unit, digits=3 if is_count else 2)
+
+    @property
+    def doubt(self) -> str:
+        """How sure one can be of the median, in words: the interval and the number of samples."""
+        if self.exact:
+            return "counted"
+        count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+        if len(set(self.samples)) == 1 < len(self.samples):
+            return f"the same in all {count}"
+        low, high = (format_value(end, self.unit) for end in self.interval)
+        return f"{in_percent(self.level)} interval {low} to {high}, {count}"
+
     def __repr__(self):
         value = format_value(self.median, self.unit)
-        if self.exact:
-            return f"{self.name}: {value}"
-        low, high = (format_value(end, self.unit) for end in self.interval)
-        count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
-        return f"{self.name}: {value} ({in_percent(self.level)} interval {low} to {high}, {count})"
+        return f"{self.name}: {value}" + ("" if self.exact else f" ({self.doubt})")
+
+    def _repr_html_(self) -> str:
+        return quantities_table([self])
+
+
+def quantities_table(quantities: Iterable[Quantity], bounds: Sequence[str] = ()) -> str:
+    """Return the HTML of a table of quantities, each with its interval drawn as a bar.
+
+    Args:
+        quantities: A row for each; those of one unit are drawn on one axis, which begins at zero.
+        bounds: What is claimed of each; none for no such column.
+    """
+    quantities = list(quantities)
+    rows = []
+    for quantity, bound in itertools.zip_longest(quantities, bounds, fillvalue=""):
+        alike = [q for q in quantities if q.unit == quantity.unit]
+        ends = [end for q in alike for end in (*q.interval, q.median) if math.isfinite(end)]
+        axis = min(0.0, *ends), max(0.0, *ends)
+        low, high = quantity.interval
+        bar = interval_bar(low, quantity.median, high, axis) if math.isfinite(high - low) else ""
+        value = format_value(quantity.median, quantity.unit)
+        rows.append(
+            [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.doubt]
+            + ([html.escape(bound)] if bounds else [])
+        )
+    header = ["", "median", "interval", "", *(["claimed"] if bounds else [])]
+    return as_table(header, rows)
 
 
 def in_percent(share: float) -> str:
@@ -333,11 +385,14 @@ class Predicate:
             "Pass it to claim(), read its .verdict, or use quantity.between(low, high)."
         )
 
-    def __str__(self):
-        measured = Quantity.__repr__(self.quantity)  # Without the remarks of an overlap score.
-        unit = self.quantity.unit
-        low, high = format_value(self.low, unit), format_value(self.high, unit)
+    @property
+    def bound(self) -> str:
+        """What is claimed of the quantity, in words."""
+        low, high = (format_value(end, self.quantity.unit) for end in (self.low, self.high))
         if self.relation == "between":
-            return f"{measured}; claimed: {low} to {high}"
-        bound = low if self.low == self.high else f"all of {low} to {high}"
-        return f"{measured}; claimed: {self.relation} {bound}"
+            return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
+        return f"{self.relation} {low if self.low == self.high else f'all of {low} to {high}'}"
+
+    def __str__(self):
+        # Without the remarks of an overlap score.
+        return f"{Quantity.__repr__(self.quantity)}; claimed: {self.bound}"

@@ -1,10 +1,12 @@
 """What ran where and when: events, and the arithmetic on a timeline of them."""
 
+import html
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from d2lpar._tables import DEVICE, HOST, as_table, share_bar
 from d2lpar.errors import ArgumentError
 from d2lpar.units import format_seconds
 
@@ -154,6 +156,18 @@ class Timeline:
             busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
             lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")
         return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for row in self.rows:
+            busy = self.busy(row)
+            share = busy / self.elapsed if self.elapsed else 0.0
+            colour = HOST if row.startswith(PYTHON) else DEVICE
+            bar = share_bar(share, colour, f"{row} is busy for {share:.0%} of the time")
+            idle = f"{1 - share:.0%}"
+            rows.append([html.escape(row), format_seconds(busy), bar, idle])
+        note = f"{format_seconds(self.elapsed)} in all, {self.source}."
+        return as_table(["", "busy for", "", "idle"], rows, [note])
 
     def _spans(self, row: str) -> Iterator[tuple[int, int]]:
         """Yield the times when the row is busy, without gaps of no length, in order."""

@@ -12,12 +12,13 @@ UNITS = frozenset(_PREFIXES)
 """What a quantity may be measured in, which is seconds, bytes, or nothing for counts and ratios."""
 
 
-def format_value(value: float, unit: str) -> str:
-    """Write `value` with three significant digits and the prefix that fits.
+def format_value(value: float, unit: str, digits: int = 3) -> str:
+    """Write `value` with a few significant digits and the prefix that fits.
 
     Args:
         value: A number in the unit given, without any prefix.
         unit: `"s"` for seconds, `"B"` for bytes, `""` for a count or a ratio.
+        digits: How many significant digits.
 
     Returns:
         The number as text, for example `"12.3 ms"`.
@@ -25,6 +26,8 @@ def format_value(value: float, unit: str) -> str:
     Example:
         >>> format_value(0.0123456, "s"), format_value(8_388_608, "B"), format_value(7.0, "")
         ('12.3 ms', '8.39 MB', '7')
+        >>> format_value(0.1346, "s", digits=2)
+        '130 ms'
     """
     if not math.isfinite(value) or value == 0:
         return f"{value:.0f} {unit}".rstrip()
@@ -32,9 +35,11 @@ def format_value(value: float, unit: str) -> str:
     # What rounds up to the next prefix gets it: 999.6 ms is 1 s.
     fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= 0.9995 * scale)
     scale, symbol = next(fits, prefixes[-1])
-    scaled = value / scale
-    digits = f"{scaled:.0f}" if abs(scaled) >= 100 else f"{scaled:.3g}"
-    return f"{digits} {symbol}".rstrip()
+    if abs(scaled := value / scale) >= 1000:  # A count keeps its digits, and gets no exponent.
+        return f"{scaled:.0f} {symbol}".rstrip()
+    rounded = float(f"{scaled:.{digits}g}")
+    number = f"{rounded:.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
+    return f"{number} {symbol}".rstrip()
 
 
 def format_seconds(seconds: float) -> str:

@@ -1,12 +1,14 @@
-"""State a sentence of the text in code, and check it."""
+"""State a sentence of the text with its measured numbers in it, and check it."""
 
 import math
 import os
-from dataclasses import dataclass
+import string
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, verdict_box
+from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, with_code
 from d2lpar.errors import ArgumentError, ClaimError
-from d2lpar.quantity import Predicate
+from d2lpar.quantity import Predicate, Quantity, counted, quantities_table
 from d2lpar.units import format_value
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
@@ -23,20 +25,25 @@ VERDICTS = {
 }
 """How each verdict reads."""
 
+UNKNOWN = "…"
+"""What stands for a number that this machine cannot measure."""
+
 
 @dataclass(frozen=True)
 class Claim:
     """A sentence, what was measured for it, and what must be true of that.
 
     Attributes:
-        sentence: The sentence as it stands in the prose.
+        sentence: The sentence, with a place in braces for each number, such as `"{gain}"`.
         predicates: Comparisons of measured quantities; all must hold.
         otherwise: The likely reason if it does not hold.
         needs: What this machine lacks to test it, or None.
         key: What evidence knows it by, however it is worded; empty if there is none.
+        numbers: What stands in each place.
 
     Raises:
-        ArgumentError: If there is no sentence, or something other than a comparison is given.
+        ArgumentError: If there is no sentence, something other than a comparison is given, or a
+            place has no number or a number no place.
     """
 
     sentence: str
@@ -44,6 +51,7 @@ class Claim:
     otherwise: str = ""
     needs: str | None = None
     key: str = ""
+    numbers: Mapping[str, Quantity] = field(default_factory=dict)
 
     def __post_init__(self):
         if not isinstance(self.sentence, str) or not self.sentence.strip():
@@ -60,6 +68,25 @@ class Claim:
             raise ArgumentError(
                 f"The claim {self.sentence!r} has nothing to check: give a comparison."
             )
+        places = _places_in(self.sentence)
+        if places - self.numbers.keys() and not self.needs:
+            raise ArgumentError(
+                f"The claim {self.sentence!r} has places without a number, "
+                f"{_listed(places - self.numbers.keys())}: pass each by its name, "
+                "claim(..., gain=ratio)."
+            )
+        if left_over := self.numbers.keys() - places:
+            raise ArgumentError(
+                f"The claim {self.sentence!r} has no place for {_listed(left_over)}: write the "
+                "name in braces where the number belongs."
+            )
+
+    @property
+    def text(self) -> str:
+        """The sentence with the measured numbers in it."""
+        if self.needs:  # What was measured without it is not what the sentence is about.
+            return _Unknown().vformat(self.sentence, (), {})
+        return self.sentence.format_map(self.numbers)
 
     @property
     def verdict(self) -> str:
@@ -101,6 +128,7 @@ class Claim:
             "otherwise": self.otherwise,
             "needs": self.needs,
             "key": self.key,
+            "numbers": {name: number.as_dict() for name, number in self.numbers.items()},
         }
 
     @classmethod
@@ -111,8 +139,9 @@ class Claim:
             ArgumentError: If the verdict is not the one that follows from the samples.
         """
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
-        key = data.get("key", "")  # Files of before 0.2 have none.
-        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key)
+        key, numbers = data.get("key", ""), data.get("numbers", {})  # Older files have none.
+        numbers = {name: Quantity(**number) for name, number in numbers.items()}
+        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
         if made.verdict != data["verdict"]:
             raise ArgumentError(
                 f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
@@ -122,16 +151,54 @@ class Claim:
 
     def __str__(self):
         detail = f": {self.detail}" if self.detail else ""
-        lines = [f"Claim: {self.sentence}", f"  {VERDICTS[self.verdict]}{detail}"]
+        lines = [f"Claim: {self.text}", f"  {VERDICTS[self.verdict]}{detail}"]
         return "\n".join(lines + [f"    {predicate}" for predicate in self.predicates])
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
     def _html(self) -> str:
-        lines = [str(predicate) for predicate in self.predicates]
         words, colour = VERDICTS[self.verdict], VERDICT_COLOURS[self.verdict]
-        return verdict_box("claim", self.verdict, self.sentence, words, colour, self.detail, lines)
+        behind = f" {with_code(self.detail)}." if self.detail else ""
+        # Inline, because Colab keeps an output's own styles and nothing else.
+        sentence = (
+            f"{with_code(self.text)} "
+            f'<span class="d2lpar-verdict" style="background:{colour};border-radius:0.25em;'
+            "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
+            f'vertical-align:0.1em">{words}</span>{behind}'
+        )
+        of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
+        if not self.predicates:  # Nothing to unfold.
+            return f"<p {of}>{sentence}</p>"
+        bounds = [predicate.bound for predicate in self.predicates]
+        measured = quantities_table([p.quantity for p in self.predicates], bounds)
+        summary = f'<summary style="cursor:pointer;display:block">{sentence}</summary>'
+        return f"<details {of}>{summary}{measured}</details>"
+
+
+def _places_in(sentence: str) -> set[str]:
+    try:
+        parts = list(string.Formatter().parse(sentence))
+    except ValueError as error:
+        raise ArgumentError(
+            f"The claim {sentence!r} has a brace too many or too few: {error}. Double those that "
+            "stand for themselves."
+        ) from error
+    return {name for _, name, _, _ in parts if name is not None}
+
+
+class _Unknown(string.Formatter):
+    """Fill each place of a sentence with a sign for what is not known."""
+
+    def get_field(self, field_name, args, kwargs):
+        return UNKNOWN, field_name
+
+    def format_field(self, value, format_spec):
+        return value
+
+
+def _listed(names) -> str:
+    return ", ".join(sorted(names))
 
 
 def claim(
@@ -140,32 +207,41 @@ def claim(
     otherwise: str = "",
     needs: str | None = None,
     key: str = "",
+    **numbers: Quantity | float,
 ) -> None:
-    """Show a sentence of the text with its verdict on this machine.
+    """Show a sentence of the text, with its measured numbers in it and its verdict here.
 
     For a reader a claim that fails is a visible answer, and the notebook goes on. Where the
     environment variable `D2LPAR_STRICT` is `1`, as in the book build and the tests, it is an
     error.
 
     Args:
-        sentence: The sentence as it stands in the prose.
+        sentence: The sentence, with a place in braces for each number: `"{gain} times as fast"`,
+            `"{share:%} of the time"`, or as Python formats numbers, `"{gain:.2f}"`.
         *predicates: Comparisons of measured quantities, such as `ratio > 5`; all must hold.
         otherwise: The likely reason if it does not hold.
         needs: What this machine lacks to test it, such as `"a GPU"`; None if it can be tested.
         key: What evidence knows it by, however it is worded, such as `"fork-speed-up"`.
+        **numbers: What stands in each place: quantities, of which the median is said, or numbers.
 
     Raises:
-        ArgumentError: If there is no sentence, or something other than a comparison is given.
+        ArgumentError: If there is no sentence, something other than a comparison is given, or a
+            place has no number or a number no place.
         ClaimError: In strict mode, if the claim does not hold.
 
     Example:
         >>> from d2lpar.quantity import counted
-        >>> claim("Three is less than four.", counted("three", 3) < 4)
-        Claim: Three is less than four.
+        >>> calls = counted("calls", 3)
+        >>> claim("It takes {calls} calls.", calls < 4, calls=calls)
+        Claim: It takes 3 calls.
           holds here
-            three: 3; claimed: < 4
+            calls: 3; claimed: < 4
     """
-    made = Claim(sentence, predicates, otherwise, needs, key)
+    known = {
+        name: number if isinstance(number, Quantity) else counted(name, number)
+        for name, number in numbers.items()
+    }
+    made = Claim(sentence, predicates, otherwise, needs, key, known)
     if not show_in_notebook(made):
         print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):

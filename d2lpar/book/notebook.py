@@ -33,13 +33,13 @@ def verdict_box(
         detail: What stands behind the verdict, or nothing.
         lines: What stands below, in small print.
     """
-    behind = f": {_with_code(detail)}" if detail else ""
-    rows = "".join(f"<li>{_with_code(line)}</li>" for line in lines)
+    behind = f": {with_code(detail)}" if detail else ""
+    rows = "".join(f"<li>{with_code(line)}</li>" for line in lines)
     # Inline, because Colab keeps an output's own styles and nothing else.
     return (
         f'<div class="d2lpar-{kind}" data-verdict="{verdict}" style="border-left: 0.3em '
         f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-        f"<div>{_with_code(title)}</div>"
+        f"<div>{with_code(title)}</div>"
         f'<strong style="background: {colour}; border-radius: 0.25em; color: white; '
         f'padding: 0 0.4em">{words}</strong>{behind}'
         f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
@@ -59,8 +59,13 @@ def unbroken(text: str) -> str:
     return _WITHIN.sub("\u00a0", text)
 
 
-def _with_code(text: str) -> str:
-    """Return text as HTML, with what stands in `backticks` as code."""
+def with_code(text: str) -> str:
+    r"""Return text as HTML, with what stands in `backticks` as code.
+
+    Example:
+        >>> with_code("`a < b` takes 5 ms")
+        '<code>a &lt; b</code> takes 5\xa0ms'
+    """
     return "".join(
         f"<code>{html.escape(part)}</code>" if i % 2 else html.escape(unbroken(part))
         for i, part in enumerate(text.split("`"))

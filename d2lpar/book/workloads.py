@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from d2lpar.measurement import measure
+
 Parameters = list[tuple[jax.Array, jax.Array]]
 
 
@@ -55,6 +57,49 @@ def chain(matrix: jax.Array, length: int) -> jax.Array:
     """
     scale = 1 / matrix.shape[0]
     return jax.lax.fori_loop(0, length, lambda _, c: jnp.tanh(c @ matrix * scale), matrix)
+
+
+class Work:
+    """Work for one core of a CPU, or for a GPU, that takes about as long as one asks for.
+
+    On a CPU its matrix is too small to be split over cores. On a GPU it is larger, since there a
+    chain of tiny products would measure how fast they can be launched.
+
+    Args:
+        device: Where it is done; JAX's default device if None.
+
+    Attributes:
+        matrix: The matrix that it multiplies, a square float32 array.
+
+    Example:
+        >>> work = Work()
+        >>> result = work(seconds=0.001)  # Python goes on at once.
+        >>> work(seconds=0.001, after=result).shape == work.matrix.shape
+        True
+    """
+
+    def __init__(self, device: jax.Device | None = None):
+        on_cpu = (device or jax.devices()[0]).platform == "cpu"
+        side, probe = (64, 2000) if on_cpu else (2048, 20)
+        matrix = jax.random.normal(jax.random.key(0), (side, side))
+        self.matrix = jax.device_put(matrix, device)
+        self._seconds_per_link = measure(chain, self.matrix, probe).total.median / probe
+
+    def __call__(self, seconds: float, after: jax.Array | None = None) -> jax.Array:
+        """Ask for a chain that takes so many seconds.
+
+        Args:
+            seconds: How long the device is to work; each length is compiled once.
+            after: A result that has to be there before; the matrix if None.
+
+        Returns:
+            The end of the chain, which is not there yet.
+        """
+        return chain(self.matrix if after is None else after, self.links(seconds))
+
+    def links(self, seconds: float) -> int:
+        """Return how many links a chain needs to take so many seconds."""
+        return max(1, round(seconds / self._seconds_per_link))
 
 
 @functools.partial(jax.jit, static_argnums=2)

@@ -1,0 +1,96 @@
+"""Tables of measurements in HTML, with what was measured drawn as small bars."""
+
+import html
+from collections.abc import Iterable, Sequence
+
+HOST, DEVICE = "#0072B2", "#D55E00"
+"""The colours of Python and of a device, as in the figures."""
+
+
+def as_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], below: Iterable[str] = ()
+) -> str:
+    """Return the HTML of a table that a notebook shows, sensible in the dark and on a phone.
+
+    Args:
+        header: The titles of the columns, as text.
+        rows: The cells, as HTML; the first of each row names it.
+        below: Remarks, as text.
+    """
+    # Inline, because Colab keeps an output's own styles and nothing else. Colours are those of the
+    # page around it.
+    cell = "text-align:left;padding:0.15em 0.9em 0.15em 0;border:0;background:none;color:inherit"
+    line = "border:0;border-bottom:1px solid rgba(128,128,128,0.35);background:none"
+    head = "".join(f'<th scope="col" style="{cell}">{html.escape(t)}</th>' for t in header)
+    body = "".join(
+        f'<tr style="{line}"><th scope="row" style="{cell};font-weight:normal">{first}</th>'
+        + "".join(f'<td style="{cell}">{value}</td>' for value in values)
+        + "</tr>"
+        for first, *values in rows
+    )
+    remarks = "".join(
+        f'<p style="margin:0.3em 0;font-size:0.9em">{html.escape(remark)}</p>' for remark in below
+    )
+    return (
+        '<div class="d2lpar-table" style="overflow-x:auto" tabindex="0">'
+        '<table style="border-collapse:collapse;margin:0.4em 0;font-size:0.9em;border:0">'
+        f'<thead><tr style="{line}">{head}</tr></thead><tbody>{body}</tbody></table>{remarks}</div>'
+    )
+
+
+def in_two_lines(value: str, small: str) -> str:
+    """Return the HTML of a value with something in small print below it, given as text."""
+    return (
+        f'<span style="white-space:nowrap">{html.escape(value)}</span><br>'
+        f'<span style="font-size:0.85em;opacity:0.8">{html.escape(small)}</span>'
+    )
+
+
+def stacked_bar(first: float, whole: float, longest: float, label: str) -> str:
+    """Return a bar for a whole of which Python took the first part, and a device the rest.
+
+    Args:
+        first: The part of Python, in the unit of the others.
+        whole: The length of the bar.
+        longest: The length that fills the column.
+        label: What it says to whoever does not see it.
+    """
+    scale = 100 / longest if longest > 0 else 0
+    blue, all_of_it = scale * min(first, whole), scale * whole
+    return _drawn(
+        f'<rect x="{blue:.2f}" y="2" width="{all_of_it - blue:.2f}" height="8" fill="{DEVICE}"/>'
+        f'<rect x="0" y="2" width="{max(blue, 0.8):.2f}" height="8" fill="{HOST}"/>',
+        label,
+    )
+
+
+def interval_bar(low: float, middle: float, high: float, ends: tuple[float, float]) -> str:
+    """Return an interval as a line with a point in it, on an axis with the given ends."""
+    left, right = ends
+    scale = 100 / (right - left) if right > left else 0
+
+    def at(value: float) -> float:
+        return min(max((value - left) * scale, 1), 99)
+
+    return _drawn(
+        '<line x1="0" x2="100" y1="6" y2="6" stroke="currentColor" stroke-opacity="0.25"/>'
+        f'<rect x="{at(low):.2f}" y="4" width="{max(at(high) - at(low), 0.5):.2f}" height="4" '
+        f'fill="currentColor" fill-opacity="0.55"/>'
+        f'<rect x="{at(middle) - 0.7:.2f}" y="1" width="1.4" height="10" fill="currentColor"/>',
+        f"median at {at(middle):.0f} % of the bar, interval {at(low):.0f} % to {at(high):.0f} %",
+    )
+
+
+def share_bar(share: float, colour: str, label: str) -> str:
+    """Return a bar that is filled to a share between 0 and 1."""
+    filled = f'<rect x="0" y="2" width="{100 * min(max(share, 0), 1):.2f}" height="8" '
+    whole = '<rect x="0" y="2" width="100" height="8" fill="currentColor" fill-opacity="0.12"/>'
+    return _drawn(f'{whole}{filled}fill="{colour}"/>', label)
+
+
+def _drawn(shapes: str, label: str) -> str:
+    return (
+        f'<svg role="img" aria-label="{html.escape(label, quote=True)}" viewBox="0 0 100 12" '
+        'preserveAspectRatio="none" style="width:9em;height:0.9em;vertical-align:middle;'
+        f'display:inline-block">{shapes}</svg>'
+    )
