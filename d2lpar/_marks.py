@@ -63,7 +63,7 @@ def box(
             linewidth=2.6 if bold else 1.6,
         )
     )
-    axes.text(x, y, text, ha="center", va="center", fontsize=9.5)
+    axes.text(x, y, text, ha="center", va="center", fontsize=11)
 
 
 def arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:

@@ -38,10 +38,15 @@ def as_table(
     )
 
 
+def in_one_line(value: str) -> str:
+    """Return the HTML of a value that does not break, given as text."""
+    return f'<span style="white-space:nowrap">{html.escape(value)}</span>'
+
+
 def in_two_lines(value: str, small: str) -> str:
     """Return the HTML of a value with something in small print below it, given as text."""
     return (
-        f'<span style="white-space:nowrap">{html.escape(value)}</span><br>'
+        f"{in_one_line(value)}<br>"
         f'<span style="font-size:0.85em;opacity:0.8">{html.escape(small)}</span>'
     )
 

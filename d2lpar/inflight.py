@@ -1,5 +1,6 @@
 """Bound how far the host runs ahead of the device."""
 
+import itertools
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -50,7 +51,10 @@ class InFlight:
             )
         self.max_in_flight = max_in_flight
         self.most_in_flight = 0
-        self._pending: deque[list[Any]] = deque()
+        # One line for each set of devices, as each is worked through in order; with its number, so
+        # that the oldest call of all is known.
+        self._lines: dict[frozenset, deque[tuple[int, list[Any]]]] = {}
+        self._number = itertools.count()
 
     def submit(self, function: Callable, /, *args, **kwargs) -> Any:
         """Call `function` as soon as there is room for it, and return what it returns.
@@ -67,18 +71,24 @@ class InFlight:
                 "pass f and its arguments, submit(f, x), not its result, submit(f(x))."
             )
         self._forget_finished()
-        while self.max_in_flight is not None and len(self._pending) >= self.max_in_flight:
+        while self.max_in_flight is not None and self._pending >= self.max_in_flight:
             self._wait_for_oldest()
         result = function(*args, **kwargs)
-        self._pending.append([x for x in jax.tree.leaves(result) if hasattr(x, "is_ready")])
+        if arrays := [x for x in jax.tree.leaves(result) if hasattr(x, "is_ready")]:
+            where = frozenset(array.sharding for array in arrays)
+            self._lines.setdefault(where, deque()).append((next(self._number), arrays))
         self._forget_finished()
-        self.most_in_flight = max(self.most_in_flight, len(self._pending))
+        self.most_in_flight = max(self.most_in_flight, self._pending)
         return result
 
     def drain(self) -> None:
         """Wait for every call that is still unfinished."""
         while self._pending:
             self._wait_for_oldest()
+
+    @property
+    def _pending(self) -> int:
+        return sum(map(len, self._lines.values()))
 
     def __enter__(self) -> "InFlight":
         return self
@@ -88,10 +98,11 @@ class InFlight:
             self.drain()
         else:
             # What went wrong matters more than what is still running.
-            self._pending.clear()
+            self._lines.clear()
 
     def _wait_for_oldest(self):
-        arrays = self._pending.popleft()
+        line = min(filter(None, self._lines.values()), key=lambda line: line[0][0])
+        _, arrays = line.popleft()
         kept = _kept(arrays)
         if arrays and not kept:
             raise ArgumentError(
@@ -102,8 +113,10 @@ class InFlight:
         block(kept)
 
     def _forget_finished(self):
-        # Anywhere in the line: on two devices a later call may well be done first.
-        self._pending = deque(call for call in self._pending if not _is_done(call))
+        # From the front of each line only: a call must not cost more the more are pending.
+        for line in self._lines.values():
+            while line and _is_done(line[0][1]):
+                line.popleft()
 
 
 def _kept(arrays: list[Any]) -> list[Any]:

@@ -178,6 +178,8 @@ def _times_table(measurements: list[Measurement], below: list[str]) -> str:
 
 
 def _ends(quantity: Quantity) -> str:
+    if not quantity.exact and len(quantity.samples) < quantity.fewest:
+        return "too few for an interval"
     low, high = (format_value(end, quantity.unit) for end in quantity.interval)
     return low if low == high else f"{low} to {high}"
 

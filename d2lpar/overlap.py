@@ -1,11 +1,13 @@
 """Quantify how much two activities ran at the same time."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
+from typing import Any
 
 from d2lpar.errors import ArgumentError
-from d2lpar.measurement import Measurement
-from d2lpar.quantity import Quantity, counted
+from d2lpar.measurement import Comparison, Measurement, Until, compare
+from d2lpar.quantity import Quantity, counted, quantities_table
 
 SLACK = 0.05
 """How far a score may lie outside 0 to 1 before something is said about it."""
@@ -97,6 +99,71 @@ other than overlap
     exact = all(quantity.exact for quantity in times)
     level = max(quantity.level for quantity in times)
     return OverlapScore("overlap score", scores, "", exact, level, _shared_device(first, second))
+
+
+@dataclass(frozen=True, repr=False)
+class Pair:
+    """Two activities that were timed each alone and both at once.
+
+    Attributes:
+        times: What `compare` returned, for `"first alone"`, `"second alone"` and `"at once"`.
+    """
+
+    times: Comparison
+
+    @property
+    def score(self) -> OverlapScore:
+        """How much of the shorter activity was hidden, in the rounds that count."""
+        return self.times.counting(overlap_score(*self.times.values()))
+
+    @property
+    def missing(self) -> str | None:
+        """What the machine lacked to measure it, as the control found; None if nothing."""
+        return self.times.missing
+
+    def __repr__(self):
+        return f"{self.times!r}\n{self.score!r}"
+
+    def _repr_html_(self) -> str:
+        return self.times._repr_html_() + quantities_table([self.score])
+
+
+def measure_overlap(
+    first: Callable[[], Any],
+    second: Callable[[], Any],
+    *,
+    until: Until | None = None,
+    **options: Any,
+) -> Pair:
+    """Time two functions each alone and both at once, and say how much they overlap.
+
+    Args:
+        first: The one activity. It must return what it computes, since that is waited for.
+        second: The other one, likewise. At once means that it is called as soon as `first` has
+            returned, without a barrier in between.
+        until: As for `compare`; it is given the pair so far.
+        **options: What else `compare` takes, such as `repeats` or `control`.
+
+    Returns:
+        The times, and the score that follows from them.
+
+    Raises:
+        ArgumentError: As `compare` raises it.
+        CompilationError: Likewise.
+
+    Example:
+        >>> import time
+        >>> nap = lambda: time.sleep(0.001)  # Python itself never does two things at once.
+        >>> measure_overlap(nap, nap).score.median < 0.9
+        True
+    """
+    asked = None if until is None else lambda times: until(Pair(times))
+    arms = {
+        "first alone": first,
+        "second alone": second,
+        "at once": lambda: (first(), second()),
+    }
+    return Pair(compare(arms, until=asked, **options))
 
 
 def _seconds(given: Measurement | Quantity | float) -> Quantity:

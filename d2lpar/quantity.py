@@ -266,7 +266,11 @@ class Quantity:
         count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
         if len(set(self.samples)) == 1 < len(self.samples):
             return f"the same in all {count}"
+        if len(self.samples) < self.fewest:
+            return f"{count}, too few for an interval"
         low, high = (format_value(end, self.unit) for end in self.interval)
+        if low == high:  # "1 to 1" is no interval to a reader.
+            return f"no spread within the {in_percent(self.level)} interval, {count}"
         return f"{in_percent(self.level)} interval {low} to {high}, {count}"
 
     def __repr__(self):
@@ -391,7 +395,7 @@ class Predicate:
         low, high = (format_value(end, self.quantity.unit) for end in (self.low, self.high))
         if self.relation == "between":
             return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
-        return f"{self.relation} {low if self.low == self.high else f'all of {low} to {high}'}"
+        return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"
 
     def __str__(self):
         # Without the remarks of an overlap score.

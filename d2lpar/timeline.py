@@ -91,6 +91,17 @@ class Timeline:
         """Seconds from the start of the recording to the end of the last event."""
         return max((event.end for event in self.events), default=0) / 1e9
 
+    def first(self, seconds: float) -> "Timeline":
+        """Return what began in the first seconds of it, cut off there.
+
+        Args:
+            seconds: How many, from the start of the recording.
+        """
+        end = round(seconds * 1e9)
+        kept = (event for event in self.events if event.start < end)
+        cut = (event._replace(duration=min(event.duration, end - event.start)) for event in kept)
+        return Timeline(tuple(cut), self.watched)
+
     def row(self, name: str) -> tuple[Event, ...]:
         """Return the events of one row, in order.
 

@@ -43,7 +43,7 @@ from d2lpar import (
     two_devices,
     use_cpu_devices,
 )
-from d2lpar.book.workloads import chain, chain_into, host_batch, init_mlp, train_step
+from d2lpar.book.workloads import Work, chain, chain_into, host_batch, init_mlp, train_step
 from d2lpar.machine import this_machine
 from d2lpar.quantity import Predicate
 from d2lpar.trace import read_trace
@@ -148,7 +148,32 @@ def cost_of_submit() -> list[Row]:
     increment = jax.jit(lambda x: x + 1)
     x, window = jnp.ones(2), InFlight(4)
     submit = per_turn(lambda: window.submit(increment, x))
-    return [extra_cost("InFlight.submit, beyond the call", submit, per_turn(lambda: increment(x)))]
+    return [
+        extra_cost("InFlight.submit, beyond the call", submit, per_turn(lambda: increment(x))),
+        submit_while_pending(30, over=3) < 1.5,
+    ]
+
+
+def submit_while_pending(many: int, over: int) -> Quantity:
+    """Return how long a call of `submit` takes while many are pending, over while few are."""
+    work = Work()
+
+    def run(pending: int) -> tuple[jax.Array, float]:
+        unready, window = work(0.02), InFlight(None)
+        for _ in range(pending):
+            window.submit(lambda: unready)
+        timer = Timer()
+        for _ in range(10):
+            window.submit(lambda: unready)
+        return unready, timer.stop() / 10
+
+    times = compare(
+        {"many": lambda: run(many), "few": lambda: run(over)},
+        observe={"seconds": lambda result: result[1]},
+        repeats=15,
+    )
+    named = f"InFlight.submit with {many} calls pending, over with {over}"
+    return times.ratio("many", "few", of="seconds").renamed(named)
 
 
 def cost_of_host_memory() -> list[Row]:

@@ -15,38 +15,21 @@ from run_notebook import (
 
 CAUSES = {
     "asynchronous-computation": {
+        "loop-leaves-device-idle": Intervention(
+            "the wait for the disk",
+            edits={"    time.sleep(1.5 * step)  # The disk.\n": ""},
+        ),
         "clock-stops-early": SYNCHRONOUS,
-        "inputs-are-independent": Intervention(
-            "the independence of the two arrays",
-            edits={"    y = jnp.ones(shape)\n": "    y = x + 1\n"},
-        ),
         "asked-before-done": SYNCHRONOUS,
-        "blockers-wait-alike": Intervention(
-            "the otherwise empty queue",
-            edits={
-                "(chain(matrix, length), wait_all())[0]": (
-                    "(chain(matrix, length), chain(matrix, 3 * length), wait_all())[0]"
-                )
-            },
-        ),
         "only-wait-all-waits": SYNCHRONOUS,
-        "queue-in-order": Intervention(
-            "the one queue (another thread, and another queue, for the short call)",
-            edits={
-                "        short_one = chain(matrix, 1)  # It needs nothing of the long one.": (
-                    "        from concurrent.futures import ThreadPoolExecutor\n"
-                    "        other = ThreadPoolExecutor(1)\n"
-                    "        short_one = other.submit(chain, matrix, 1).result()"
-                )
-            },
-        ),
         "who-needs-a-value-waits": SYNCHRONOUS,
-        "barrier-costs-a-quarter": SYNCHRONOUS,
-        "tiny-runs-in-the-call": Intervention(
-            "running inside the call (XLA counts more operations)",
+        "error-at-the-barrier": SYNCHRONOUS,
+        "three-durations": SYNCHRONOUS,
+        "one-call-for-many": Intervention(
+            "the one call",
             edits={
-                "    return x + 1\n": (
-                    "    return x + 1 + 0 * chain(jnp.full((64, 64), x.sum()), 50)[0, 0]\n"
+                '"one call with a scan": lambda: one_call(x),': (
+                    '"one call with a scan": lambda: thousand_calls(x, False),'
                 )
             },
         ),
@@ -54,35 +37,47 @@ CAUSES = {
         "limit-in-flight": SYNCHRONOUS,
         "handed-out-sooner": SYNCHRONOUS,
         "host-batches-pile-up": SYNCHRONOUS,
-        "device-batches-do-not": Intervention(
-            "making them on the device",
-            edits={
-                "return device_batch(batch_keys[step], *template.shape)": "return from_host(step)"
-            },
+        "window-of-a-few": Intervention(
+            "the room for more than one call",
+            edits={"with_window(4)": "with_window(1)"},
         ),
-        "window-keeps-busy": Intervention(
-            "the room for more than one step",
-            edits={"train(from_host, max_in_flight=3)": "train(from_host, max_in_flight=1)"},
+        "donation-saves-memory": Intervention(
+            "the donation",
+            edits={"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"},
+        ),
+        "loop-mended": Intervention(
+            "reading ahead, and reading the loss later",
+            edits={
+                "            losses.append(loss)\n    return": (
+                    "            losses.append(float(loss))\n    return"
+                ),
+                "mended_loop(read_ahead(), max_in_flight=3)": (
+                    "mended_loop(map(read_batch, range(steps)), max_in_flight=3)"
+                ),
+            },
         ),
     },
     "automatic-parallelism": {
-        "fork-speed-up": BARRIERS,
-        "fork-bound": Intervention(
-            "waiting for the result",
+        "two-devices-train-faster": Intervention(
+            "cutting the batch (each device takes all of it)",
             edits={
-                '"two devices": lambda: fork_and_join(matrix, other),': (
-                    '"two devices": lambda: (fork_and_join(matrix, other), None)[1],'
+                'by_rows = NamedSharding(mesh, PartitionSpec("data"))': (
+                    "by_rows = NamedSharding(mesh, PartitionSpec())"
                 )
             },
         ),
+        "fork-speed-up": BARRIERS,
         "chains-overlap": BARRIERS,
         "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
             edits={
-                "    return x @ x\n": "    return chain(x[:64, :64], 1000)\n",
+                "    return x @ x\n": (
+                    "    from d2lpar.book.workloads import chain\n"
+                    "    return chain(x[:64, :64], 1000)\n"
+                ),
                 # Chains overlap only while two cores are free.
-                "until=lambda times: overlap(times) < 2 / 3\n": (
-                    "until=lambda times: overlap(times) < 2 / 3, control=free_cores(2)\n"
+                "until=lambda pair: pair.score < 2 / 3\n": (
+                    "until=lambda pair: pair.score < 2 / 3, control=free_cores(2)\n"
                 ),
                 'only one",\n    needs=needs_two_devices,': (
                     'only one",\n    needs=needs_two_devices or product_times.missing,'
@@ -93,46 +88,45 @@ CAUSES = {
         "copies-behind-computing": BARRIERS,
         "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
-            edits={"    return jax.device_put(array, cpu())\n": "    return pin(array)\n"},
+            edits={"by_put, *asynchronous = WAYS\n": "*asynchronous, by_put = WAYS\n"},
         ),
         "gpu-copies-hide": Intervention(
-            "asking for a copy before all products are done",
-            edits={
-                "    for index in range(count):\n        array = make(index)\n": (
-                    "    for array in block([make(index) for index in range(count)]):\n"
-                )
-            },
+            "asking for a copy before its product is done",
+            edits={"lambda index: product(x))": "lambda index: block(product(x)))"},
         ),
-        "training-overlaps": BARRIERS,
+        "update-beside-backward": BARRIERS,
         "training-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
             edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
         ),
-        "all-reduce-inserted": Intervention(
-            "splitting the batch",
-            edits={'PartitionSpec("data")': "PartitionSpec()"},
+        "small-minibatches-do-not-pay": Intervention(
+            "the smallness",
+            edits={"    steps(64), until=": "    steps(examples), until="},
         ),
     },
     "measuring-asynchronous-code": {
         "unwaited-clock": SYNCHRONOUS,
-        "new-lambda-compiles": Intervention(
-            "making it anew in each turn",
-            edits={
-                "        layer = jax.jit(lambda x: jnp.tanh(x @ x / side))\n": "",
-            },
-        ),
         "committed-compiles-anew": Intervention(
             "the array that is not committed",
-            edits={"for_other:\n    loop(matrix,": "for_other:\n    loop(committed,"},
+            edits={"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
         ),
-        "warmed-up-alike": SYNCHRONOUS,
         "equal-work-removed": Intervention(
             "the equality of the products",
             edits={
                 "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
             },
         ),
-        "queue-fills": SYNCHRONOUS,
+        "instrument-in-the-interval": Intervention(
+            "counting before the clock stops",
+            edits={
+                "        if counting:\n": (
+                    "        seconds.append(time.perf_counter() - start)\n        if counting:\n"
+                ),
+                "in pending))\n        seconds.append(time.perf_counter() - start)\n": (
+                    "in pending))\n"
+                ),
+            },
+        ),
         "five-pairs-undecided": Intervention(
             "comparing a function with itself",
             edits={
@@ -144,38 +138,31 @@ CAUSES = {
         "drift-fools": Intervention(
             "taking turns",
             edits={
-                'compare({"A": same, "B": same})': '{"A": measure(same), "B": measure(same)}',
+                'in_turn = compare({"A": same, "B": same})': (
+                    'in_turn = {"A": measure(same), "B": measure(same)}'
+                ),
             },
         ),
         "peeking-finds-winners": Intervention(
             "looking more than once",
             edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
         ),
-        "alpha-spent-in-parts": Intervention(
-            "the smaller error of each look",
-            edits={"shares(0.99, looks=5)": "shares(0.95, looks=5)"},
-        ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
             "the second kind of memory",
-            edits={"host_array(64, aligned=True)": "host_array(64, aligned=False)"},
+            edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
         ),
     },
     "solutions/asynchronous-computation": {
-        "x1-condition": Intervention(
-            "the weak condition",
-            edits={"        if turns * t2 > (turns - 1):\n": "        if t2 >= 1:\n"},
-        ),
         "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
             edits={
                 "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
-                '"without": lambda: loop(t1, length, False),': (
-                    '"without": lambda: loop(t1, length, True),'
+                '"without": lambda: loop(t1, t2, wait=False),': (
+                    '"without": lambda: loop(t1, t2, wait=True),'
                 ),
             },
         ),
-        "x2-memory": SYNCHRONOUS,
         "x2-in-time": Intervention(
             "the step ahead",
             edits={"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
@@ -186,37 +173,20 @@ CAUSES = {
     },
     "solutions/automatic-parallelism": {
         "y1-overtaking": SYNCHRONOUS,
-        "y1-common-subexpressions": Intervention(
-            "the equality of the products",
-            edits={"[matrices[0] @ matrices[0] for _ in range(10)]": "[m @ m for m in matrices]"},
-        ),
         "y2-vmap": Intervention(
             "a dispatch for each",
             edits={
                 '"a call for each": lambda: call_for_each(xs),': (
-                    '"a call for each": lambda: all_at_once(stack),'
+                    '"a call for each": lambda: at_once(stack),'
                 )
             },
         ),
         "y3-copies-arrive": BARRIERS,
-        "y4-idle": BARRIERS,
-        "y5-same-results": Intervention(
-            "what the other device has computed",
-            edits={
-                "    return join(b, jax.device_put(c, one))": (
-                    "    return join(b, c if device == one else b)"
-                )
-            },
+        "y4-idle": Intervention(
+            "reading the loss of the step that was just asked for",
+            edits={"        float(loss)\n": ""},
         ),
         "y5-pipeline-speed-up": BARRIERS,
-        "y5-bounds": Intervention(
-            "waiting for the result",
-            edits={
-                '"pipeline": lambda: two_stages(batches),': (
-                    '"pipeline": lambda: (two_stages(batches), None)[1],'
-                )
-            },
-        ),
     },
 }
 

@@ -20,9 +20,10 @@ class FakeClock:
 class FakeArray:
     """What JAX asks of an array. Waiting for it moves the clock to when it is ready."""
 
-    def __init__(self, clock, ready_at):
+    def __init__(self, clock, ready_at, sharding="a device"):
         self._clock = clock
         self._ready_at = ready_at
+        self.sharding = sharding
         self._deleted = False
 
     def block_until_ready(self):
@@ -57,4 +58,4 @@ class FakeDevice:
         """Keep the host for `dispatch` seconds, then the device for `work` seconds."""
         self._clock.advance(dispatch)
         self._free_at = max(self._free_at, self._clock.now) + work
-        return FakeArray(self._clock, self._free_at)
+        return FakeArray(self._clock, self._free_at, sharding=self)

@@ -1,13 +1,12 @@
 """The book: its sources, and what was built from them."""
 
-import ast
 import re
 import subprocess
 from html.parser import HTMLParser
 
 import jupytext
 import pytest
-from run_notebook import ROOT, claimed_by, notebooks, python_of, read
+from run_notebook import ROOT, claimed_by, notebooks, read
 
 from d2lpar.book.originals import EXPERIMENTS
 
@@ -17,26 +16,6 @@ IDS = [str(path.relative_to(BOOK)) for path in NOTEBOOKS]
 PARALLELISM = BOOK / "automatic-parallelism.md"
 CHAPTERS = {BOOK / "asynchronous-computation.md": "X", PARALLELISM: "Y"}
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
-
-# How sentences name the bounds that they are checked with; what contains another comes first.
-NUMBERS = {
-    "one and a half": 1.5,
-    "above two": 2,
-    "two thirds": 2 / 3,
-    "a half": 0.5,
-    "half": 0.5,
-    "twice": 2,
-    "a third": 1 / 3,
-    "a quarter": 1 / 4,
-    "four fifths": 4 / 5,
-    "five quarters": 5 / 4,
-    "a fifth": 1 / 5,
-    "a tenth": 1 / 10,
-    "ten times": 10,
-    "five times": 5,
-    "three times": 3,
-    "a thousand": 1000,
-}
 
 
 def test_there_are_two_chapters_with_their_solutions():
@@ -54,59 +33,37 @@ def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_every_claim_is_a_sentence_of_the_prose(path):
+def test_a_claim_is_a_sentence_that_stands_once(path):
     notebook = jupytext.read(path)
     markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
     prose = " ".join(markdown.split())
     sentences = claimed_by(path)
     assert sentences
-    assert all(sentence[0].isupper() and sentence[-1] == "." for sentence in sentences)
-    assert [sentence for sentence in sentences if sentence not in prose] == []
-    assert "$" not in "".join(sentences)  # Its box shows math raw.
+    assert all(re.match(r"[A-Z`{]", sentence) and sentence[-1] == "." for sentence in sentences)
+    assert [sentence for sentence in sentences if sentence in prose] == []
+    assert "$" not in "".join(sentences)  # A cell's output shows math raw.
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
-def test_a_number_that_a_sentence_names_is_a_bound_that_it_is_checked_with(path):
-    functions = functions_of(path)
-    for sentence, call in claimed_by(path).items():
-        nodes = list(with_what_it_calls(call, functions))
-        bounds = [value for node in nodes if (value := number_of(node)) is not None]
-        for words, value in NUMBERS.items():
-            # Within a third, or by more than a tenth, is as far from one.
-            allowed = value, 1 + value, 1 - value
-            fitting = [b for b in bounds if any(abs(b - a) < 1e-9 for a in allowed)]
-            # What is named twice has two bounds: one that is wrong does not hide behind the other.
-            assert len(fitting) >= sentence.count(words), (words, sentence)
-            sentence = sentence.replace(words, "")
+def test_a_page_shows_what_a_claim_says_and_not_the_cell_that_checks_it(path):
+    for cell in read(path).cells:
+        if cell.cell_type == "code" and re.search(r"^claim\(", cell.source, re.MULTILINE):
+            assert "remove-input" in cell.metadata.get("tags", []), cell.source
 
 
-def functions_of(path):
-    """Return the functions that the cells of a notebook define, by name."""
-    trees = [ast.parse(python_of(cell.source)) for cell in read(path).cells]
-    return {
-        node.name: node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
-    }
-
-
-def with_what_it_calls(code, functions):
-    """Yield the nodes of some code and of the functions that it calls, of each once."""
-    waiting, seen = [code], set()
-    while waiting:
-        for node in ast.walk(waiting.pop()):
-            yield node
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-                name = node.func.id
-                if name in functions and name not in seen:
-                    seen.add(name)
-                    waiting.append(functions[name])
-
-
-def number_of(node):
-    """Return the value of an expression that consists of numbers, or None."""
-    if any(not isinstance(n, ast.Constant | ast.BinOp | ast.operator) for n in ast.walk(node)):
-        return None
-    value = eval(compile(ast.Expression(node), "", "eval")) if isinstance(node, ast.expr) else None
-    return value if isinstance(value, int | float) else None
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_a_cell_that_the_page_shows_is_no_longer_than_a_reader_takes_in(path):
+    folded = {"remove-input", "remove-cell", "hide-input"}
+    shown = [
+        cell.source
+        for cell in read(path).cells
+        if cell.cell_type == "code" and not folded & set(cell.metadata.get("tags", []))
+    ]
+    lines = {source: len([line for line in source.splitlines() if line]) for source in shown}
+    # A training step that is written by hand is what it is about.
+    too_long = {s: n for s, n in lines.items() if n > 25 and "def train_step(" not in s}
+    assert too_long == {}
+    assert [line for source in shown for line in source.splitlines() if len(line) > 78] == []
 
 
 @pytest.mark.parametrize("path", sorted(BOOK.rglob("*.md")), ids=lambda p: str(p.relative_to(BOOK)))
@@ -148,6 +105,27 @@ def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
     assert verdicts.count("holds") > tested / 2
 
 
+SILLY = {
+    "a duration below that of light through a finger": r"\b0\.0\d* ns",
+    "an interval that is none": r"interval ([\d.]+)(?: [nµm]?s)? to \1(?![.\d])",
+    "a bound that is twice the same": r"claimed: ([\d.]+)(?: [nµm]?s)? to \1(?![.\d])",
+}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
+def test_no_page_prints_what_nobody_would_say(html, path):
+    page = html / path.relative_to(ROOT).with_suffix(".html")
+    words = re.sub(r"<[^>]+>", " ", page.read_text())
+    found = {what: re.search(pattern, words) for what, pattern in SILLY.items()}
+    assert {what: match[0] for what, match in found.items() if match} == {}
+
+
+def test_what_nobody_would_say_is_found_where_it_is_printed():
+    said = "t3 = 0.000133 ns (95 % interval 1 to 1, 9 samples); claimed: 32 to 32"
+    assert all(re.search(pattern, said) for pattern in SILLY.values())
+    assert not any(re.search(p, "interval 1 to 1.05; claimed: 2 to 23") for p in SILLY.values())
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
@@ -187,13 +165,17 @@ def test_the_status_page_lists_every_claim(html):
 
 def test_the_results_page_sets_editions_and_this_build_side_by_side(html):
     page = (html / "book" / "results.html").read_text()
-    for name, experiment in EXPERIMENTS.items():
-        words = [*experiment.printed, *experiment.rows]
-        (table,) = (t for t in tables_of(page) if all(f">{word}<" in t for word in words))
-        assert "this build" in table
+    summary, *tables, _, verdicts = tables_of(page)
+    findings = [(e, claimed) for e in EXPERIMENTS.values() for claimed in e.findings]
+    assert summary.count("<tr") == 1 + len(findings)
+    for (experiment, claimed), table in zip(findings, tables, strict=True):
+        assert claimed in summary
+        assert ">this build" in table
+        assert all(f">{edition}<" in table for edition in experiment.printed)
+    for name in EXPERIMENTS:
         assert f'id="fig-results-{name.lower()}"' in page
-    assert ["1.08: broken" in table for table in tables_of(page)] == [False] * 6 + [True, False]
-    verdicts = tables_of(page)[-1]
+    broken = [re.findall(r">broken<.*?<p>([\d.]+)<", table, re.DOTALL) for table in tables]
+    assert broken[-1] == ["1.08"]
     assert verdicts.count("<tr") == 1 + sum(len(claimed_by(path)) for path in NOTEBOOKS)
     assert all(len(alt.split()) > 4 for alt in Figures.of(page).alts)
 

@@ -192,3 +192,21 @@ def two(device):
 def test_a_result_that_is_submitted_instead_of_its_function_is_refused():
     with pytest.raises(ArgumentError, match=r"submit\(f, x\), not its result"):
         InFlight(2).submit(jax.numpy.ones(3))
+
+
+def test_a_call_asks_no_more_arrays_the_more_are_pending(clock):
+    class Counted(FakeArray):
+        asked = 0
+
+        def is_ready(self):
+            Counted.asked += 1
+            return super().is_ready()
+
+    window = InFlight(None)
+    counts = []
+    for _ in range(40):
+        before = Counted.asked
+        window.submit(lambda: Counted(clock, ready_at=1))
+        counts.append(Counted.asked - before)
+    assert window.most_in_flight == 40
+    assert max(counts) == counts[1] <= 2

@@ -7,8 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import FakeDevice
+from tables import bars_of, cells_of, remarks_of
 
 from d2lpar import Quantity, compare, counted, cpu, measure
+from d2lpar._tables import DEVICE, HOST
 from d2lpar.control import Control
 from d2lpar.errors import ArgumentError, CompilationError
 from d2lpar.measurement import LOOKS
@@ -566,3 +568,68 @@ def test_the_question_is_asked_before_anything_is_run():
     with pytest.raises(ArgumentError):
         compare({"a": lambda: ran.append(1)}, until=lambda times: STALE > 1)
     assert ran == []
+
+
+# --- In a notebook ----------------------------------------------------------------------------
+
+
+def test_in_a_notebook_a_measurement_shows_both_times_and_its_doubts(clock, device):
+    works = iter([5, 5, 5, 5, 5, 5, 9])  # The first one warms up.
+    times = measure(lambda: device.run(next(works), dispatch=2), repeats=6, clock=clock)
+    html = times._repr_html_()
+    header, (name, asked, ready, _) = cells_of(html)
+    assert header == ["", "Python has control back", "the result is ready", ""]
+    assert (name, asked, ready) == ("<lambda>", "2 s\n2 s", "7 s\n7 s to 11 s")
+    assert remarks_of(html) == ["Medians of 6 rounds, with their 95 % intervals below."]
+
+
+def test_the_bar_of_a_measurement_is_pythons_part_and_then_the_devices(clock, device):
+    times = compare(
+        {
+            "short": lambda: device.run(3, dispatch=1),
+            "long": lambda: device.run(0, dispatch=8),
+        },
+        clock=clock,
+    )
+    short, long = bars_of(times._repr_html_())
+    assert short[0] == "Python is held for 1 s of 4 s"
+    assert {colour: width for colour, _, width in short[1]} == {HOST: 12.5, DEVICE: 37.5}
+    assert {colour: width for colour, _, width in long[1]} == {HOST: 100, DEVICE: 0}
+
+
+def test_names_in_the_table_are_text():
+    html = compare({"<script>": lambda: None}, observe={"<i>": lambda _: 1.0})._repr_html_()
+    assert "<script>" not in html
+    assert "<i>" not in html
+    assert cells_of(html)[1][0] == "<script>"
+
+
+def test_what_was_observed_has_a_column_of_its_own_with_its_unit(clock, device):
+    times = compare(
+        {"a": lambda: device.run(1), "b": lambda: device.run(1)},
+        observe={"memory": lambda _: 8_000_000, "busy": lambda _: 0.5},
+        units={"memory": "B"},
+        clock=clock,
+    )
+    header, *rows = cells_of(times._repr_html_())
+    assert header[-2:] == ["memory", "busy"]
+    assert [row[-2:] for row in rows] == [["8 MB\n8 MB", "0.5\n0.5"]] * 2
+
+
+def test_below_the_table_stands_what_a_reader_should_know(clock, device):
+    times = compare({"a": lambda: None}, repeats=10, control=crowded_in({3}))
+    medians, caution, counting = remarks_of(times._repr_html_())
+    assert medians.startswith("Medians of 10 rounds")
+    assert caution.startswith("a: returned no JAX array")
+    assert "in 9 of 10 rounds" in counting
+
+
+def test_too_few_rounds_have_no_interval_in_the_table():
+    html = compare({"a": lambda: None}, repeats=2)._repr_html_()
+    assert cells_of(html)[1][2].endswith("\ntoo few for an interval")
+
+
+def test_no_interval_of_a_table_runs_from_a_value_to_the_same(clock, device):
+    works = itertools.cycle([1, 1.0001, 1.0002])
+    times = compare({"a": lambda: device.run(next(works))}, clock=clock)
+    assert cells_of(times._repr_html_())[1][2] == "1 s\n1 s"

@@ -1,4 +1,5 @@
 import math
+import time
 
 import jax
 import jax.numpy as jnp
@@ -6,7 +7,9 @@ import numpy as np
 import pytest
 
 from d2lpar import Quantity, compare, counted, cpu, measure, overlap_score
+from d2lpar.control import Control
 from d2lpar.errors import ArgumentError
+from d2lpar.overlap import Pair, measure_overlap
 
 BROKEN = "a broken measurement: clearly above 1, so the runs differ in something other than overlap"
 HINDERED = "clearly below 0: the two hinder each other, or the runs differ"
@@ -165,3 +168,55 @@ def test_measurements_of_different_repeats_have_no_score():
     few, many = (measure(int, repeats=repeats) for repeats in (6, 7))
     with pytest.raises(ArgumentError, match="the three have 6, 7 and 7 samples"):
         overlap_score(few, many, many)
+
+
+def test_a_pair_is_timed_alone_and_at_once_and_has_the_score_that_follows():
+    pair = measure_overlap(lambda: time.sleep(0.002), lambda: time.sleep(0.001), repeats=6)
+    assert list(pair.times) == ["first alone", "second alone", "at once"]
+    assert (pair.times["at once"].total > 0.003).verdict == "holds"
+    assert pair.score.samples == overlap_score(*pair.times.values()).samples
+    assert pair.score.median < 0.5  # In one thread nothing overlaps.
+
+
+def test_both_functions_are_called_before_anything_is_waited_for():
+    calls = []
+
+    class Late:
+        def __init__(self, name):
+            self.name = name
+            calls.append(f"ask {name}")
+
+        def block_until_ready(self):
+            calls.append(f"wait for {self.name}")
+            return self
+
+    measure_overlap(lambda: Late("a"), lambda: Late("b"), repeats=1, warmup=0)
+    assert calls[-4:] == ["ask a", "ask b", "wait for a", "wait for b"]
+
+
+def test_what_is_to_be_decided_is_asked_of_the_pair():
+    seen = []
+
+    def until(pair):
+        seen.append(pair)
+        return pair.score > -10
+
+    pair = measure_overlap(lambda: None, lambda: time.sleep(0.0005), until=until)
+    assert isinstance(seen[0], Pair)
+    assert (pair.score > -10).verdict == "holds"
+
+
+def test_only_rounds_count_in_which_the_control_held():
+    held = iter([1.0, 9.0] * 10)
+    control = Control(lambda: next(held), 2, "calm")
+    pair = measure_overlap(
+        lambda: None, lambda: time.sleep(0.0005), repeats=18, warmup=0, control=control
+    )
+    assert pair.missing is None
+    assert len(pair.score.samples) == 9
+
+
+def test_a_pair_shows_its_times_and_its_score_as_text_and_in_a_notebook():
+    pair = measure_overlap(lambda: None, lambda: time.sleep(0.0005), repeats=6)
+    for shown in (repr(pair), pair._repr_html_()):
+        assert all(word in shown for word in ("first alone", "at once", "overlap score"))

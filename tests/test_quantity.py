@@ -4,11 +4,12 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from tables import bars_of, cells_of
 
 from d2lpar import Quantity, counted
 from d2lpar.errors import ArgumentError
 from d2lpar.overlap import OverlapScore
-from d2lpar.quantity import Predicate
+from d2lpar.quantity import Predicate, quantities_table
 
 # Ten samples 1..10: the interval of their median is 2 to 9.
 TEN = Quantity("ten", tuple(range(1, 11)))
@@ -302,3 +303,89 @@ def test_dividing_by_a_number_divides_each_sample():
     assert (per_turn.samples, per_turn.unit) == ((1, 2), "s")
     with pytest.raises(ArgumentError, match="'loop' cannot be divided by 0"):
         Quantity("loop", (2.0,), "s") / 0
+
+
+# --- In a sentence and in a table -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quantity", "spec", "text"),
+    [
+        (Quantity("t", (0.1346,), "s"), "", "130 ms"),
+        (Quantity("m", (8_388_608,), "B"), "", "8.4 MB"),
+        (Quantity("ratio", (1.7321,)), "", "1.7"),
+        (Quantity("ratio", (1.7321,)), ".2f", "1.73"),
+        (Quantity("share", (0.0413,)), "%", "4.1 %"),
+        (Quantity("share", (0.0,)), "%", "0 %"),
+        (Quantity("odd and even", (1, 2, 6), "s"), "", "2 s"),
+        (Quantity("about", (128.0,)), "", "130"),
+        (counted("calls", 128), "", "128"),  # What was counted is not rounded.
+        (counted("calls", 12345), "", "12345"),
+        (counted("memory", 8_388_608, "B"), "", "8.4 MB"),
+    ],
+)
+def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spec, text):
+    assert f"{quantity:{spec}}" == text
+
+
+@pytest.mark.parametrize(
+    ("quantity", "doubt"),
+    [
+        (TEN, "95 % interval 2 to 9, 10 samples"),
+        (Quantity("steady", (2.0,) * 6), "the same in all 6 samples"),
+        (Quantity("once", (2.0,)), "1 sample, too few for an interval"),
+        (counted("calls", 3), "counted"),
+    ],
+)
+def test_the_doubt_about_a_quantity_is_its_interval_in_words(quantity, doubt):
+    assert quantity.doubt == doubt
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [(1, 1, 1, 1, 1, 1, 1, 1, 5), (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)],
+    ids=["all but one", "but for rounding"],
+)
+def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
+    quantity = Quantity("share", samples)
+    for shown in (repr(quantity), quantity._repr_html_(), str(quantity < 2), str(TEN > quantity)):
+        assert "1 to 1" not in shown
+    assert quantity.doubt.startswith("no spread within the 95 % interval, ")
+
+
+def test_no_duration_below_a_nanosecond_is_printed():
+    quantity = Quantity("t3", (1.3e-13, 1e-12, 2e-12, 1e-6, 2e-6, 3e-6, 4e-6), "s")
+    for shown in (repr(quantity), quantity._repr_html_(), f"{quantity / 1e6}", str(quantity > 0.1)):
+        assert "0.0" not in shown
+        assert "under 1 ns" in shown
+
+
+def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():
+    html = Quantity("<i>", TEN.samples, "s")._repr_html_()
+    header, (name, median, _, doubt) = cells_of(html)
+    assert header[:3] == ["", "median", "interval"]
+    assert (name, median, doubt) == ("<i>", "5.5 s", "95 % interval 2 s to 9 s, 10 samples")
+    ((label, _),) = bars_of(html)
+    assert "interval 22 % to 99 %" in label  # Of an axis from 0 to 9 s.
+
+
+def test_too_few_samples_have_no_bar():
+    html = TINY._repr_html_()
+    assert bars_of(html) == []
+    assert cells_of(html)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
+
+
+def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
+    half = Quantity("half", tuple(sample / 2 for sample in TEN.samples))
+    seconds = Quantity("other", (7.0,) * 6, "s")
+    html = quantities_table([TEN, half, seconds], ["> 1", "< 8", ""])
+    assert [row[-1] for row in cells_of(html)] == ["claimed", "> 1", "< 8", ""]
+    ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
+    assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
+    assert other[0] < 1  # All the same, and yet there to be seen.
+
+
+def test_an_axis_reaches_below_zero_where_a_quantity_does():
+    negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
+    ((label, _),) = bars_of(negative._repr_html_())
+    assert "interval 1 % to 99 %" in label

@@ -2,9 +2,9 @@
 
 import importlib
 import json
+import re
 from types import SimpleNamespace
 
-import matplotlib
 import pytest
 from run_notebook import ROOT
 
@@ -15,7 +15,9 @@ from d2lpar.book.claims import Claim
 def page(monkeypatch, tmp_path):
     """The extension, and an app whose book claims three sentences and has evidence for two."""
     monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
-    extension = importlib.import_module("d2lpar_results")
+    runs, tables, charts = map(
+        importlib.import_module, ("d2lpar_runs", "d2lpar_tables", "d2lpar_charts")
+    )
 
     def side(verdict, clearance, tries=1, needs=None):
         there = {"machine": "mine", "date": "2026-11-24", "measured": ["ratio: 2"]}
@@ -42,7 +44,7 @@ def page(monkeypatch, tmp_path):
     sentences = {"fork": "It `forks`, in new words.", "copy-gpu": "It copies.", "new": "It is new."}
     claims = tuple(Claim(text, needs="a look", key=key) for key, text in sentences.items())
     monkeypatch.setattr(
-        extension, "this_build", lambda app: SimpleNamespace(claims={"book/one": claims})
+        runs, "this_build", lambda app: SimpleNamespace(claims={"book/one": claims})
     )
     env = SimpleNamespace(
         titles={"book/one": SimpleNamespace(astext=lambda: "Page One")},
@@ -52,7 +54,7 @@ def page(monkeypatch, tmp_path):
     file = tmp_path / "book" / "evidence" / "causes.json"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(evidence), encoding="utf-8")
-    return SimpleNamespace(extension=extension, app=app, file=file)
+    return SimpleNamespace(tables=tables, charts=charts, app=app, file=file)
 
 
 def cells_of(table):
@@ -66,7 +68,7 @@ def rows(table):
 
 
 def test_each_claim_of_the_book_has_a_row_with_its_present_sentence_and_its_evidence(page):
-    where, table = page.extension.causes_table(page.app, "page", "")
+    where, table = page.tables.causes_table(page.app, "page", "")
     assert where.astext() == "Tested on mine, 2026-11-24."
     header, fork, copy, new = cells_of(table)
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
@@ -78,27 +80,25 @@ def test_each_claim_of_the_book_has_a_row_with_its_present_sentence_and_its_evid
 
 
 def test_whole_pages_are_shown_with_what_they_ran_on(page):
-    (table,) = page.extension.conditions_table(page.app, "page", "")
+    (table,) = page.tables.conditions_table(page.app, "page", "")
     assert cells_of(table)[1:] == [["Page One", "one core", "holds: 1", ""]]
 
 
-def test_what_was_tested_with_a_cause_and_without_is_drawn(page, monkeypatch):
-    drawn = []
-    draw = page.extension.draw_causes
-    monkeypatch.setattr(
-        page.extension, "draw_causes", lambda found: drawn.append(found) or draw(found)
+def test_what_was_tested_with_a_cause_and_without_is_drawn(page):
+    (chart,) = page.charts.causes_chart(page.app, "page", "")
+    lines = re.findall(r"<li><code>(.*?)</code>(.*?)</li>", chart.astext())
+    assert [key for key, _ in lines] == ["fork"]
+    with_it, without = (
+        float(re.search(rf'"dot {side}" style="left:([\d.]+)%', lines[0][1])[1])
+        for side in ("with", "without")
     )
-    with matplotlib.rc_context():
-        (figure,) = page.extension.causes_figure(page.app, "page", "")
-    assert drawn == [{"fork": [0.5, -2.0]}]
-    (image,) = (node for node in figure.findall() if node.tagname == "image")
-    assert (page.app.srcdir / image["uri"]).read_text().startswith("<?xml")
+    assert without < 50 < with_it  # The bound is in the middle.
 
 
 def test_before_anything_has_been_tested_the_page_says_so(page):
     page.file.unlink()
-    where, _ = page.extension.causes_table(page.app, "page", "")
+    where, _ = page.tables.causes_table(page.app, "page", "")
     assert where.astext() == "Tested on no machine yet."
-    for make in (page.extension.causes_figure, page.extension.conditions_table):
+    for make in (page.charts.causes_chart, page.tables.conditions_table):
         (text,) = make(page.app, "page", "")
         assert "tested yet" in text.astext()

@@ -1,8 +1,10 @@
 import random
 
 import pytest
+from tables import bars_of, cells_of, remarks_of
 from timelines import event, spans, timeline
 
+from d2lpar._tables import DEVICE, HOST
 from d2lpar.errors import ArgumentError
 from d2lpar.timeline import PYTHON
 
@@ -115,3 +117,41 @@ def test_a_timeline_prints_each_row_with_its_runs():
         "  Python 2    1 calls, 50 ns busy, 50 ns idle",
         "  CPU 0       1 runs, 40 ns busy, 60 ns idle",
     ]
+
+
+def test_in_a_notebook_a_timeline_is_a_table_of_how_busy_each_row_is():
+    html = timeline(
+        event(PYTHON, 0, 25, operator="dispatch"),
+        event("CPU 0", 20, 50),
+        event("CPU 0", 30, 80, run=1),
+        event("<i>", 0, 100),
+        watched=["<i>"],
+    )._repr_html_()
+    header, *rows = cells_of(html)
+    assert (header[0], header[1], header[3]) == ("", "busy for", "idle")
+    assert [[row, busy, idle] for row, busy, _, idle in rows] == [
+        [PYTHON, "25 ns", "75%"],
+        ["<i>", "100 ns", "0%"],
+        ["CPU 0", "60 ns", "40%"],
+    ]
+    assert remarks_of(html) == [
+        "100 ns in all, from JAX's profiler; <i> from watching when results were ready."
+    ]
+
+
+def test_a_bar_shows_which_share_of_the_time_a_row_is_busy_in_the_colour_of_its_kind():
+    run = timeline(event(PYTHON, 0, 25, operator="dispatch"), event("CPU 0", 0, 100))
+    python, device = bars_of(run._repr_html_())
+    assert python[0] == "Python is busy for 25% of the time"
+    assert python[1][-1] == (HOST, 0, 25)
+    assert device[1][-1] == (DEVICE, 0, 100)
+
+
+def test_a_timeline_without_events_is_an_empty_table():
+    assert cells_of(timeline()._repr_html_())[1:] == []
+
+
+def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():
+    whole = timeline(event("CPU 0", 0, 4), event("CPU 0", 5, 9), event("CPU 1", 7, 8))
+    assert spans(whole.first(6e-9).events) == [("f", 0, 4), ("f", 5, 6)]
+    assert whole.first(1).events == whole.events

@@ -12,7 +12,8 @@ from d2lpar.units import format_value
         (0.0123456, "12.3 ms"),
         (2.5e-5, "25 µs"),
         (1.5e-9, "1.5 ns"),
-        (1e-12, "0.001 ns"),
+        (1e-9, "1 ns"),
+        (1.3e-13, "under 1 ns"),  # What a fit ran into, and was printed as 0.00013 ns.
         (0, "0 s"),
         (-0.25, "-250 ms"),
         (float("inf"), "inf s"),

@@ -8,7 +8,7 @@ import shutil
 from html import escape
 from pathlib import Path
 
-from d2lpar_results import paired_notebook
+from d2lpar_runs import paired_notebook
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.util import logging
@@ -89,8 +89,23 @@ def visit_display_math(self, node):
         self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
         self.add_permalink_ref(node, "Link to this equation")
         self.body.append("</span>")
-    self.body.append(mathml(node.astext(), "block", node) + "</div>\n")
+    formula = mathml(node.astext(), "block", node)
+    # On a phone it may have to scroll, and then the keyboard has to reach it.
+    self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
     raise nodes.SkipNode
+
+
+# --- Numbers of figures ------------------------------------------------------------------------
+
+
+def number_from_one(app, env):
+    """Have the figures of a page without a number begin at 1, since its next page is no sequel."""
+    for figures in env.toc_fignumbers.values():
+        for numbers in figures.values():
+            for count, (name, number) in enumerate(numbers.items(), 1):
+                if len(number) == 1:
+                    numbers[name] = (count,)
+    return []  # No page has to be read again for that.
 
 
 # --- What readers load ------------------------------------------------------------------------
@@ -115,7 +130,7 @@ MENDED = {
 
 # The theme has every page load the index of all words, for a search while one types; ours has none.
 SEARCH = re.compile(
-    r'<script src="[^"]*/(searchtools|language_data|searchindex)\.js[^"]*"></script>'
+    r'<script src="(?:[^"]*/)?(searchtools|language_data|searchindex)\.js[^"]*"></script>'
 )
 
 
@@ -138,6 +153,7 @@ def setup(app):
     """Register all of it with Sphinx."""
     for name in ("results", "explore", "glossary", "typography", "progress"):
         app.setup_extension(f"d2lpar_{name}")
+    app.connect("env-get-updated", number_from_one, priority=900)  # when Sphinx has counted
     app.connect("env-check-consistency", warn_of_undocumented_names)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     app.connect("build-finished", mend_pages)

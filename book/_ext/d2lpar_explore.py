@@ -5,7 +5,7 @@ from pathlib import Path
 
 import altair
 import vl_convert
-from d2lpar_results import executed_cells
+from d2lpar_runs import executed_cells
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 

@@ -3,7 +3,7 @@
 import time
 from collections import Counter
 
-from d2lpar_results import claims_of, paired_notebook
+from d2lpar_runs import claims_of, paired_notebook
 from sphinx.util import logging
 
 logger = logging.getLogger(__name__)

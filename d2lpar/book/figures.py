@@ -51,10 +51,10 @@ def draw_stack() -> Axes:
         box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLOURS["device"])
     cores = usable_cores()
     arrow(axes, (5, 8.25), (5, 7.25))
-    axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=9.5)
+    axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=11)
     plural = "s" * (cores != 1)
     on = f"on {cores} CPU core{plural}" if client == "CPU" else devices[0].device_kind
-    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center", fontsize=9.5)
+    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center", fontsize=11)
     return axes
 
 
@@ -104,39 +104,39 @@ def draw_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]
     return axes
 
 
-def draw_memory(
-    most_in_flight: Mapping[str, Quantity],
-    peaks: Mapping[str, Quantity],
-    batch_bytes: int,
-    styles: Mapping[str, str],
-) -> Axes:
-    """Draw peak memory over the most steps in flight, for several ways of waiting.
+def draw_ways(
+    panels: Mapping[str, Mapping[str, Quantity]], styles: Mapping[str, str]
+) -> list[Axes]:
+    """Draw what several ways of doing the same cost, in panels side by side.
 
     Args:
-        most_in_flight: The most unfinished steps in each run, by name.
-        peaks: How far memory rose in each run, in bytes, by name.
-        batch_bytes: The size of one minibatch; a line shows in flight times that.
-        styles: A role of `COLOURS` for each name.
+        panels: For each title a quantity by the name of the way; the ways are the same in all.
+        styles: A role of `COLOURS` for each way.
 
     Returns:
-        The axes.
+        The axes: a bar for each median, from zero, with its interval as a line.
     """
-    axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
-    markers = iter("o^sDvPX")
-    for name, counts in most_in_flight.items():
-        colour = COLOURS[styles[name]]
-        axes.plot(counts.samples, peaks[name].samples, next(markers), color=colour, label=name)
-    most = max(count for counts in most_in_flight.values() for count in counts.samples)
-    line = np.array([0, most])
-    axes.plot(
-        line, line * batch_bytes, "--", lw=1, color=COLOURS["model"], label="one minibatch each"
-    )
-    format_axis(axes.yaxis, "B")
-    axes.set(xlabel="most steps in flight", ylabel="peak memory above the start")
-    axes.set(xlim=(0, None), ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
-    return axes
+    names = list(next(iter(panels.values())))
+    figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    places = np.arange(len(names))[::-1]
+    for axes, (title, quantities) in zip(all_axes, panels.items(), strict=True):
+        found = [quantities[name] for name in names]
+        axes.barh(
+            places,
+            [quantity.median for quantity in found],
+            xerr=error_bars(found),
+            color=[COLOURS[styles[name]] for name in names],
+            error_kw={"lw": 1.2, "ecolor": COLOURS["model"]},
+            height=0.62,
+        )
+        axes.set_yticks(places, names)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        format_axis(axes.xaxis, found[0].unit)
+        axes.set_title(title, fontsize=11, loc="left")
+    return list(all_axes)
 
 
 def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
@@ -169,10 +169,10 @@ def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
                 capsize=3,
             )
         _shade_where_it_holds(axes, list(found.values()))
-        axes.set_yticks(places, list(found), fontsize=8.5)
+        axes.set_yticks(places, list(found), fontsize=11)
         axes.set_ylim(-0.7, len(found) - 0.3)
         axes.grid(axis="y", visible=False)
-        axes.set_title(claimed, fontsize=10, loc="left")
+        axes.set_title(claimed, fontsize=11, loc="left")
         axes.set_xlabel(next(iter(found.values())).quantity.name)
     return list(all_axes)
 

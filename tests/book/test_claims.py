@@ -2,6 +2,7 @@ import json
 import math
 
 import pytest
+from tables import cells_of
 
 from d2lpar import Quantity, counted
 from d2lpar.book import claims
@@ -118,7 +119,10 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
     assert 'data-verdict="fails"' in html
     assert "does not hold here" in html
     assert "a &lt; b &amp; <code>&lt;b&gt;</code>" in html
-    assert "&lt;i&gt;: 1; claimed: &gt;\u00a02" in html  # On one line with its bound.
+    assert cells_of(html) == [
+        ["", "median", "interval", "", "claimed"],
+        ["<i>", "1", "", "counted", "> 2"],
+    ]
     assert "&lt;script&gt;" in html
     assert "<i>" not in html
     assert "<script>" not in html
@@ -127,6 +131,99 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
 def test_what_is_code_in_html_has_the_spaces_that_it_was_written_with():
     html = Claim("With `x < 5` in 20 ms.", needs="a GPU")._repr_mimebundle_()["text/html"]
     assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
+
+
+# --- The numbers in the sentence --------------------------------------------------------------
+
+
+def test_the_sentence_has_the_measured_numbers_in_it(capsys):
+    claim(
+        "{calls} calls take {time}, {gain:.2f} times less than {bound}, {share:%} of all.",
+        HOLDS,
+        calls=32,
+        time=SECONDS,
+        gain=RATIO,
+        bound=1.75,
+        share=0.0413,
+    )
+    shown = capsys.readouterr().out.splitlines()[0]
+    assert shown == "Claim: 32 calls take 350 ms, 6.50 times less than 1.8, 4.1 % of all."
+
+
+@pytest.mark.parametrize("predicate", [HOLDS, UNDECIDED, FAILS])
+def test_the_numbers_are_said_whatever_the_verdict(predicate):
+    made = Claim("It gains {gain}.", (predicate,), numbers={"gain": RATIO})
+    assert made.text == "It gains 6.5."
+
+
+@pytest.mark.parametrize("numbers", [{}, {"gain": RATIO, "share": RATIO}])
+def test_a_number_that_cannot_be_measured_here_is_left_open(numbers):
+    made = Claim("It gains {gain:.2f}, {share:%}.", (HOLDS,), needs="a GPU", numbers=numbers)
+    assert made.text == "It gains …, …."
+    assert "6.5" not in made._repr_mimebundle_()["text/html"].partition("<table")[0]
+
+
+@pytest.mark.parametrize(
+    ("sentence", "numbers", "message"),
+    [
+        ("It gains {gain} of {bound}.", {}, "without a number, bound, gain: pass each by its name"),
+        ("It gains {gain}.", {"gain": 1, "gian": 2}, "no place for gian: write the name in braces"),
+        ("It gains.", {"gain": 1}, "no place for gain: write the name in braces"),
+        ("It gains {gain.", {"gain": 1}, "a brace too many or too few"),
+        ("It gains gain}.", {"gain": 1}, "a brace too many or too few.*Double those"),
+    ],
+)
+def test_places_and_numbers_that_do_not_match_are_refused(sentence, numbers, message):
+    with pytest.raises(ArgumentError, match=message):
+        claim(sentence, HOLDS, **numbers)
+
+
+def test_a_brace_that_stands_for_itself_is_doubled():
+    assert Claim("A set is {{1}}.", (HOLDS,)).text == "A set is {1}."
+
+
+def test_data_keep_the_sentence_apart_from_its_numbers():
+    made = Claim("It gains {gain}.", (HOLDS,), numbers={"gain": RATIO})
+    data = json.loads(json.dumps(made.as_dict(), allow_nan=False))
+    assert data["sentence"] == "It gains {gain}."
+    assert data["numbers"]["gain"]["samples"] == list(RATIO.samples)
+    assert Claim.from_dict(data).text == made.text
+
+
+def test_a_claim_of_a_file_that_knows_no_numbers_has_none():
+    data = Claim(SENTENCE, (HOLDS,)).as_dict()
+    del data["numbers"]
+    assert Claim.from_dict(data).text == SENTENCE
+
+
+# --- The fold ---------------------------------------------------------------------------------
+
+
+def test_what_was_measured_and_what_is_claimed_of_it_is_behind_a_fold():
+    made = Claim("It gains {gain}.", (HOLDS, SECONDS < 2), numbers={"gain": RATIO})
+    html = made._repr_mimebundle_()["text/html"]
+    assert html.startswith("<details ")
+    assert " open" not in html.partition(">")[0]
+    shown, _, folded = html.partition("</summary>")
+    assert "It gains 6.5." in shown
+    assert "holds here" in shown
+    assert "95 % interval" not in shown
+    _, ratio, seconds = cells_of(folded)
+    assert (ratio[0], ratio[-1]) == ("ratio", "> 3")
+    assert (seconds[0], seconds[-1]) == ("one step", "< 2 s")
+
+
+def test_the_reason_stands_beside_the_verdict_and_not_in_the_fold():
+    made = Claim(SENTENCE, (FAILS,), otherwise="this back end is synchronous")
+    shown, _, _ = made._repr_mimebundle_()["text/html"].partition("</summary>")
+    assert "this back end is synchronous" in shown
+
+
+def test_a_claim_with_nothing_measured_has_nothing_to_unfold():
+    html = Claim(SENTENCE, needs="a GPU")._repr_mimebundle_()["text/html"]
+    assert html.startswith("<p ")
+    assert "<details" not in html
+    assert "needs a GPU" in html
 
 
 def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, capsys):
@@ -147,6 +244,8 @@ def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, cap
         Claim(SENTENCE, (FEW > 3, RATIO > FEW)),
         Claim(SENTENCE, needs="a GPU"),
         Claim(SENTENCE, (FAILS,), needs="a GPU"),
+        Claim("It gains {gain}.", (HOLDS,), numbers={"gain": RATIO}),
+        Claim("It gains {gain:.2f} of {bound}.", needs="a GPU"),
     ],
     ids=lambda made: made.verdict,
 )

@@ -3,9 +3,11 @@ from types import SimpleNamespace
 import jax
 import pytest
 from drawings import style_of_the_book, svg, texts
+from matplotlib.colors import to_hex
 
 from d2lpar import Quantity, counted
 from d2lpar.book import figures
+from d2lpar.plot import COLOURS
 
 
 @pytest.fixture(autouse=True)
@@ -36,22 +38,26 @@ def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
     assert texts(axes) == ["after 2 calls"]
 
 
-def test_epochs_and_memory_keep_one_colour_for_one_way_of_waiting():
-    def quantity(*samples, unit):
-        return Quantity("observed", samples, unit)
-
+def test_epochs_keep_the_colour_of_each_way_of_waiting():
     roles = {"barrier": "barrier", "free": "none"}
-    epochs = figures.draw_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
-    counts = {"barrier": quantity(1, 1, unit=""), "free": quantity(20, 24, unit="")}
-    peaks = {"barrier": quantity(9e6, 8e6, unit="B"), "free": quantity(2e8, 1.9e8, unit="B")}
-    memory = figures.draw_memory(counts, peaks, batch_bytes=8_000_000, styles=roles)
-    for name, line in zip(roles, memory.lines, strict=False):
-        assert line.get_label() == name
-        assert (
-            line.get_color() == next(x for x in epochs.lines if x.get_label() == name).get_color()
-        )
+    axes = figures.draw_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
+    colours = {line.get_label(): line.get_color() for line in axes.lines}
+    assert colours == {name: COLOURS[role] for name, role in roles.items()}
+
+
+def test_each_way_has_a_bar_of_its_colour_in_each_panel_with_its_unit():
+    roles = {"barrier": "barrier", "free": "none"}
+    panels = {
+        "time": {name: Quantity(name, (0.1, 0.2), "s") for name in roles},
+        "memory": {name: Quantity(name, (2e6, 4e6), "B") for name in roles},
+    }
+    time, memory = figures.draw_ways(panels, roles)
+    assert [bar.get_width() for bar in memory.patches] == [3e6, 3e6]
+    colours = [to_hex(bar.get_facecolor()).upper() for bar in time.patches]
+    assert colours == [COLOURS[role].upper() for role in roles.values()]
     memory.figure.draw_without_rendering()
-    assert "200 MB" in [label.get_text() for label in memory.get_yticklabels()]
+    assert any("MB" in label.get_text() for label in memory.get_xticklabels())
+    assert [label.get_text() for label in time.get_yticklabels()] == list(roles)
 
 
 def test_the_same_figure_is_the_same_file():

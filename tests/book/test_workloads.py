@@ -3,8 +3,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import block, host_memory
+from d2lpar import Quantity, block, cpu, host_memory
+from d2lpar.book import workloads
 from d2lpar.book.workloads import (
+    Work,
     chain,
     chain_into,
     device_batch,
@@ -13,6 +15,7 @@ from d2lpar.book.workloads import (
     random_product,
     train_step,
 )
+from d2lpar.measurement import Measurement
 
 KEY = jax.random.key(0)
 SIZES = (5, 8, 7, 1)
@@ -152,3 +155,53 @@ def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
     result = np.asarray(chain_into(jnp.asarray(array), matrix, 4))
     np.testing.assert_array_equal(result[3:], array[3:])
     np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
+
+
+# --- Work -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def work(monkeypatch):
+    """Work whose links take a millisecond each, by a clock that nothing disturbs."""
+
+    def measured(function, matrix, length):
+        times = Quantity("time", (length / 1000,) * 9, "s")
+        return Measurement("chain", times, times)
+
+    monkeypatch.setattr(workloads, "measure", measured)
+    return Work(cpu())
+
+
+@pytest.mark.parametrize(
+    ("seconds", "links"), [(0.02, 20), (0.0204, 20), (1e-9, 1), (0, 1), (3, 3000)]
+)
+def test_a_chain_has_as_many_links_as_fit_into_the_time_and_at_least_one(work, seconds, links):
+    assert work.links(seconds) == links
+
+
+def test_work_is_a_chain_of_its_matrix(work):
+    np.testing.assert_array_equal(work(0.003), chain(work.matrix, 3))
+
+
+def test_work_that_comes_after_a_result_goes_on_from_it(work):
+    before = 0.5 * work.matrix
+    np.testing.assert_array_equal(work(0.003, after=before), chain(before, 3))
+
+
+def test_work_can_be_part_of_a_jitted_function(work):
+    np.testing.assert_allclose(jax.jit(lambda x: work(0.003, after=x))(work.matrix), work(0.003))
+
+
+def test_work_is_done_on_the_device_that_was_asked_for(work):
+    assert work.matrix.devices() == {cpu()}
+    assert work(0.003).devices() == {cpu()}
+
+
+def test_on_a_cpu_the_matrix_is_too_small_to_be_split_over_cores(work):
+    assert work.matrix.shape == (64, 64)
+    assert work.matrix.dtype == np.float32
+
+
+def test_work_takes_longer_the_more_seconds_are_asked_for():
+    real = Work(cpu())
+    assert real.links(0.01) >= real.links(0.001) > 1  # A link takes less than half of it.

@@ -1,0 +1,148 @@
+"""Charts of what this build and other machines have measured, for Sphinx."""
+
+import math
+from html import escape
+from itertools import chain
+from pathlib import Path
+
+import d2lpar_runs as runs
+import matplotlib.pyplot as plt
+from docutils import nodes
+
+from d2lpar import plot
+from d2lpar.book import figures
+from d2lpar.book.claims import VERDICTS
+from d2lpar.book.originals import EXPERIMENTS, judge
+
+# --- How far claims are from their bounds -----------------------------------------------------
+
+REACH = 3.0
+"""The distance from a bound, in units of it, at which a chart ends; what is beyond lies there."""
+
+
+def verdicts_chart(app, docname, _):
+    """Return a chart of this build: for each claim its interval, and the bound."""
+    rows = {}
+    for claim in chain(*runs.this_build(app).claims.values()):
+        if not claim.needs:
+            ends = [interval_from_bound(predicate) for predicate in claim.predicates]
+            rows[claim.key] = (claim.verdict, *min(ends))
+    if not rows:
+        return [nodes.paragraph(text="No page of this build has claims.")]
+    lines = []
+    for key, (verdict, low, median, high) in rows.items():
+        label = f"{VERDICTS[verdict]}, {median:.2g} from the bound"
+        lines.append((key, label, bar(low, high) + dot(median, verdict)))
+    caption = (
+        "What this build measured for each claim: the median, and a bar for its interval. A claim "
+        "holds if nothing of its bar lies left of the line."
+    )
+    return [chart("Distance of each claim of this build from its bound", lines, caption)]
+
+
+def interval_from_bound(predicate):
+    """Return how far the lower end, the median and the upper end are from the bound."""
+    low, high = predicate.quantity.interval
+    found = [from_bound(predicate, value) for value in (low, predicate.quantity.median, high)]
+    return min(found), found[1], max(found)
+
+
+def from_bound(predicate, value):
+    """Return how far a value is from the bound, in units of the bound; below 0 it fails."""
+    low, high = predicate.low, predicate.high
+    if not all(map(math.isfinite, (value, low, high))):  # Of a quantity with few samples.
+        return -math.inf
+    match predicate.relation:
+        case ">":
+            distance, unit = value - high, high
+        case "<":
+            distance, unit = low - value, low
+        case _ if low == high:  # A count that is to be met.
+            distance, unit = (-abs(value - low), low) if value != low else (1.0, 1.0)
+        case _:
+            distance, unit = min(value - low, high - value), (high - low) / 2
+    return distance / (abs(unit) or 1.0)
+
+
+def causes_chart(app, docname, _):
+    """Return a chart of how far each claim is from its bound, with its cause and without."""
+    kept = runs.causes(app)["claims"]
+    lines = []
+    for claim in chain(*runs.this_build(app).claims.values()):
+        sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
+        with_it, without = (side.get("clearance") for side in sides)
+        if with_it is None or without is None:
+            continue
+        label = f"with its cause {with_it:.2g} from the bound, without it {without:.2g}"
+        marks = bar(*sorted((with_it, without))) + dot(without, "without") + dot(with_it, "with")
+        lines.append((claim.key, label, marks))
+    if not lines:
+        return [nodes.paragraph(text="No claim has been tested yet.")]
+    caption = (
+        "What was measured for each claim with its cause (filled) and without it (hollow); of "
+        "several comparisons, the one that is nearest to failing. Right of the line it holds."
+    )
+    return [chart("Distance of each claim from its bound, by cause", lines, caption)]
+
+
+def place(distance):
+    """Return where a distance from the bound lies in a chart, in per cent of its width."""
+    clipped = min(max(distance, -REACH), REACH)
+    # Linear about the bound, logarithmic far from it.
+    return 50 + 49 * math.copysign(math.log1p(abs(clipped)) / math.log1p(REACH), clipped)
+
+
+def bar(low, high):
+    """Return the HTML of a bar between two distances."""
+    left, right = place(low), place(high)
+    return f'<i class="bar" style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
+
+
+def dot(distance, kind):
+    """Return the HTML of a point at a distance."""
+    return f'<i class="dot {kind}" style="left:{place(distance):.1f}%"></i>'
+
+
+def chart(title, lines, caption):
+    """Return a chart with a line for each claim: its key, what it says, and its marks as HTML."""
+    rows = "".join(
+        f'<li><code>{escape(key)}</code><span class="track" role="img" '
+        f'aria-label="{escape(label, quote=True)}">{marks}</span></li>'
+        for key, label, marks in lines
+    )
+    html = (
+        f'<figure class="d2lpar-chart" aria-label="{escape(title, quote=True)}">'
+        '<p class="scale" aria-hidden="true"><span>fails</span><span>bound</span>'
+        f"<span>holds</span></p><ul>{rows}</ul><figcaption>{escape(caption)}</figcaption></figure>"
+    )
+    return nodes.raw("", html, format="html")
+
+
+# --- Findings of experiments ------------------------------------------------------------------
+
+
+def experiment_figure(app, docname, name):
+    """Return the findings of an experiment as a figure: editions, machines, and this build."""
+    found = {source: judge(name, rows) for source, rows in runs.sources(app, name).items()}
+    panels = {
+        claimed: {source: predicates[claimed] for source, predicates in found.items()}
+        for claimed in EXPERIMENTS[name].findings
+        if not any(predicates[claimed].quantity.unit for predicates in found.values())
+    }
+    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plot.use_style()
+    figures.draw_findings(panels)
+    plt.savefig(path, format="svg", bbox_inches="tight")
+    plt.close("all")
+    uri = path.relative_to(app.srcdir).as_posix()
+    app.env.images.add_file(docname, uri)
+    alt = f"Points for each source: {'; '.join(panels)}."
+    image = nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
+    caption = nodes.caption(
+        text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % "
+        "intervals. The claim holds where it is shaded."
+    )
+    made = nodes.figure("", image, caption, classes=["d2lpar-figure"])
+    made["ids"] = [f"fig-results-{name.lower()}"]
+    return [made]

@@ -1,0 +1,68 @@
+"""What this build and other machines have measured, for Sphinx: where the numbers come from."""
+
+import functools
+import json
+import os
+from pathlib import Path
+
+from d2lpar.book.claims import MIME_TYPE
+from d2lpar.book.originals import EXPERIMENTS
+from d2lpar.book.results import collect, load
+
+LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
+
+
+def paired_notebook(app, page):
+    """Return where the notebook of a page lies that Colab opens, if the page is one."""
+    return Path(app.srcdir, f"{page}.ipynb")
+
+
+def executed_cells(app, page):
+    """Return the cells of an executed page, or none if it is no notebook."""
+    # This is where myst-nb leaves the notebooks.
+    notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
+    if not notebook.exists():
+        return []
+    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+
+
+def outputs_of(app, page):
+    """Return the data of the outputs of an executed page, by MIME type; none for plain text."""
+    cells = executed_cells(app, page)
+    return [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+
+
+@functools.cache  # Asked for only when all pages have been read.
+def machines(app):
+    """Return the results of all machines: the recorded ones, and this build's."""
+    recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
+    pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
+    return [*map(load, recorded), collect("this build", pages, load=LOAD)]
+
+
+def this_build(app):
+    """Return the results of the machine that builds the book."""
+    return machines(app)[-1]
+
+
+def claims_of(app, page):
+    """Return the claims of an executed page as data, in their order."""
+    return [data[MIME_TYPE] for data in outputs_of(app, page) if MIME_TYPE in data]
+
+
+def causes(app):
+    """Return what `make evidence` has kept; nothing before it has run."""
+    file = Path(app.srcdir, "book", "evidence", "causes.json")
+    if not file.exists():
+        return {"claims": {}, "pages": {}}
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def sources(app, name):
+    """Return the rows of an experiment by where they come from: editions, then machines."""
+    found = dict(EXPERIMENTS[name].editions)
+    for results in machines(app):
+        for kept in results.experiments:
+            if kept.experiment == name:
+                found[", ".join(filter(None, [results.name, kept.variant]))] = kept.rows
+    return found

@@ -1,0 +1,286 @@
+"""Tables of what this build and other machines have measured, for Sphinx."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from html import escape
+from itertools import chain
+
+import d2lpar_runs as runs
+from docutils import nodes
+
+from d2lpar.book.claims import VERDICTS
+from d2lpar.book.originals import EXPERIMENTS, judge
+from d2lpar.units import format_value
+
+SUPPORTS = {"holds": "yes", "fails": "no", "inconclusive": "undecided"}
+"""How the verdict on an experiment reads: whether its numbers support what is claimed."""
+
+# --- Claims -----------------------------------------------------------------------------------
+
+
+def claims_table(app, docname, _):
+    """Return a line that counts the claims, and for each page a fold with the table of its own."""
+    by_page = runs.this_build(app).claims
+    verdicts = Counter(short(claim.verdict) for claim in chain(*by_page.values()))
+    made = [nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")]
+    for page, claims in by_page.items():
+        if not claims:
+            continue
+        counts = Counter(short(claim.verdict) for claim in claims)
+        title = f"{app.env.titles[page].astext()} ({in_words(counts)})"
+        rows = [
+            (
+                [with_code(claim.text)],
+                [verdict(claim.verdict, short(claim.verdict))],
+                [with_code(line) for line in (*map(str, claim.predicates), claim.detail) if line],
+            )
+            for claim in claims
+        ]
+        made += folded(title, table("claims", ("Claim", "Verdict", "Measured"), rows))
+    return made
+
+
+def verdicts_table(app, docname, _):
+    """Return the verdict of each claim on each machine."""
+    known = runs.machines(app)
+    by_machine = [
+        {name: claim for claim in chain(*results.claims.values()) for name in names_of(claim)}
+        for results in known
+    ]
+    rows = []
+    for claim in chain(*known[-1].claims.values()):
+        found = [
+            next((claims[name] for name in names_of(claim) if name in claims), None)
+            for claims in by_machine
+        ]
+        cells = (
+            verdict(c.verdict, short(c.verdict)) if c else [nodes.Text("not there then")]
+            for c in found
+        )
+        rows.append(([with_code(claim.text)], *([cell] for cell in cells)))
+    return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
+
+
+def names_of(claim):
+    """Return what a claim is known by: its key, or, in files of before 0.2, its sentence."""
+    return [name for name in (claim.key, claim.sentence) if name]
+
+
+def causes_table(app, docname, _):
+    """Return a line on where claims were tested, and a table of them with cause and without."""
+    kept, rows = runs.causes(app)["claims"], []
+    for claim in chain(*runs.this_build(app).claims.values()):
+        found = kept.get(claim.key, {})
+        with_it, without = (tested(found.get(side)) for side in ("with", "without"))
+        taken = [[nodes.Text(found.get("takes_away", ""))]]
+        sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
+        rows.append((sentence, with_it, taken, without))
+    header = ("Claim", "With its cause", "What is taken away", "Without it")
+    sides = [
+        found[side] for found in kept.values() for side in ("with", "without") if side in found
+    ]
+    where = "; ".join(sorted({f"{side['machine']}, {side['date']}" for side in sides}))
+    return [
+        nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."),
+        table("causes", header, rows),
+    ]
+
+
+def tested(side):
+    """Return the cell of a claim that was tested, with its cause or without."""
+    if not side:
+        return [[nodes.Text("not tested yet")]]
+    words = verdict(side["verdict"], short(side["verdict"]))
+    if side["needs"]:
+        words.append(nodes.Text(f": needs {side['needs']}"))
+    if side["tries"] > 1:
+        words.append(nodes.Text(f" (when tried {side['tries']} times)"))
+    return [words, *(with_code(line) for line in side["measured"])]
+
+
+def conditions_table(app, docname, _):
+    """Return the table of what whole pages showed on one core, on one device, without a GPU."""
+    kept, rows = runs.causes(app)["pages"], []
+    for page in runs.this_build(app).claims:
+        name = page.removeprefix("book/")
+        for condition, found in kept.get(name, {}).items():
+            claims = Counter(short(verdict) for verdict in found["claims"].values())
+            exercises = Counter(found["exercises"].values())
+            counts = map(in_words, (claims, exercises))
+            rows.append(row(app.env.titles[page].astext(), condition, *counts))
+    if not rows:
+        return [nodes.paragraph(text="No page has been tested yet.")]
+    return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows)]
+
+
+def short(verdict):
+    """Return how a verdict reads where it is plain of which machine it speaks."""
+    return VERDICTS[verdict].removesuffix(" here")
+
+
+def in_words(counts):
+    """Return a line such as "holds: 12, inconclusive: 1"."""
+    return ", ".join(f"{word}: {count}" for word, count in counts.items())
+
+
+# --- Machines and experiments -----------------------------------------------------------------
+
+
+def build_table(app, docname, _):
+    """Return the table of the machine and the versions that this build was made with."""
+    rows = [row(name, value) for name, value in facts(runs.this_build(app)).items()]
+    return [table("machine", None, rows)]
+
+
+def machines_table(app, docname, _):
+    """Return a table with a column for each machine whose results are known."""
+    known = runs.machines(app)
+    described = [facts(results) for results in known]
+    rows = [row(name, *(facts[name] for facts in described)) for name in described[0]]
+    return [table("machines", ("Machine", *(results.name for results in known)), rows)]
+
+
+def facts(results):
+    """Return what a reader should know of a machine, by name."""
+    return {
+        "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
+        **results.machine.rows,
+        "Packages": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        "Load before": f"{results.load:.1f}",
+        "Commit": results.commit or "that of these pages",
+    }
+
+
+class Noted(Mapping):
+    """The rows of an experiment, and which of them somebody has asked for."""
+
+    def __init__(self, rows):
+        self.rows, self.asked = rows, []
+
+    def __getitem__(self, name):
+        self.asked.append(name)
+        return self.rows[name]
+
+    def __iter__(self):
+        return iter(self.rows)
+
+    def __len__(self):
+        return len(self.rows)
+
+
+def experiment_table(app, docname, name):
+    """Return a fold with a table for each claim: every source, its verdict, ratio and times."""
+    found = runs.sources(app, name)
+    content = []
+    for claimed, compare in EXPERIMENTS[name].findings.items():
+        rows = []
+        for source, measured in found.items():
+            noted = Noted(measured)
+            predicate = compare(noted)
+            times = (f"{row} {value_of(measured[row])}" for row in dict.fromkeys(noted.asked))
+            rows.append(
+                (
+                    [[nodes.Text(source)]],
+                    [supports(predicate)],
+                    [[nodes.Text(ratio_of(predicate))]],
+                    [[nodes.Text(", ".join(times))]],
+                )
+            )
+        content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
+        content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
+    return folded("The numbers behind it", *content)
+
+
+def ratio_of(predicate):
+    """Return the ratio that was compared, if it is one."""
+    quantity = predicate.quantity
+    return "" if quantity.unit else value_of(quantity)
+
+
+def value_of(quantity):
+    """Return the median of a quantity with its unit."""
+    return format_value(quantity.median, quantity.unit)
+
+
+def supports(predicate):
+    """Return whether what was measured supports what is claimed, as inline nodes."""
+    if getattr(predicate.quantity, "broken", False):
+        return verdict("fails", "broken")
+    return verdict(predicate.verdict, SUPPORTS[predicate.verdict])
+
+
+def summary_table(app, docname, _):
+    """Return what editions and machines say to each claim of the editions, a sign for each."""
+    rows = []
+    for name, experiment in EXPERIMENTS.items():
+        found = runs.sources(app, name)
+        for claimed in experiment.findings:
+            signs = {source: judge(name, rows_)[claimed] for source, rows_ in found.items()}
+            editions = [sign(s, p) for s, p in signs.items() if s in experiment.editions]
+            machines = [sign(s, p) for s, p in signs.items() if s not in experiment.editions]
+            claim = f"{experiment.title.split(',')[0]}: {claimed} ({name})"
+            rows.append(([[nodes.Text(claim)]], [editions], [machines]))
+    header = ("What the editions claim", "Editions", "Machines")
+    legend = [
+        node
+        for key, word in SUPPORTS.items()
+        for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(f" {word}  "))
+    ]
+    key = nodes.paragraph("", "", *legend, classes=["d2lpar-legend"])
+    return [table("summary", header, rows), key]
+
+
+def sign(source, predicate):
+    """Return the sign for what one source says, which has it in words too."""
+    (word,) = (node.astext() for node in supports(predicate))
+    label = escape(f"{source}: {word}", quote=True)
+    html = (
+        f'<span class="d2lpar-sign {predicate.verdict}" role="img" aria-label="{label}" '
+        f'title="{label}"></span>'
+    )
+    return nodes.raw("", html, format="html")
+
+
+# --- Docutils ---------------------------------------------------------------------------------
+
+
+def verdict(key, word):
+    """Return the inline nodes of a verdict, in its colour."""
+    return [nodes.inline("", word, classes=["d2lpar-word", key])]
+
+
+def row(name, *values):
+    """Return a row of a table whose first cell is a heading."""
+    return ([[nodes.strong("", name)]], *([[nodes.Text(value)]] for value in values))
+
+
+def with_code(text):
+    """Return the inline nodes of a text, with what stands in `backticks` as code."""
+    parts = enumerate(text.split("`"))
+    return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in parts]
+
+
+def table(name, header, rows):
+    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes.
+
+    The style sheet knows it by its name.
+    """
+
+    def line(cells):
+        paragraphs = ([nodes.paragraph("", "", *inline) for inline in cell] for cell in cells)
+        return nodes.row("", *(nodes.entry("", *cell) for cell in paragraphs))
+
+    columns = len(header or rows[0])
+    group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
+    if header:
+        group += nodes.thead("", line([[[nodes.Text(title)]] for title in header]))
+    group += nodes.tbody("", *map(line, rows))
+    return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-{name}"])
+
+
+def folded(title, *content):
+    """Return content that the page shows only to whoever asks for it, without a script."""
+    summary = f'<details class="d2lpar-fold"><summary>{escape(title)}</summary>'
+    raw = (nodes.raw("", html, format="html") for html in (summary, "</details>"))
+    return [next(raw), nodes.container("", *content, classes=["d2lpar-sound"]), next(raw)]

@@ -1,0 +1,134 @@
+"""Draw what the traps of *Measuring Asynchronous Code* have caught."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from d2lpar._marks import error_bars, format_axis
+from d2lpar.measurement import Measurement
+from d2lpar.memory import PeakMemory
+from d2lpar.plot import COLOURS
+from d2lpar.quantity import Quantity
+
+# What a reader meets on the way to the right number is drawn in the second of the two.
+_RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
+
+
+def draw_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
+    """Draw how long each of many calls held Python, for two ways of timing them.
+
+    Args:
+        seconds: The time of each call, in their order, by the way of timing.
+
+    Returns:
+        The axes.
+    """
+    axes = plt.figure(figsize=(5.2, 3.0)).add_subplot()
+    for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
+        numbers = np.arange(1, len(times) + 1)
+        axes.plot(numbers, times, marker, color=COLOURS[role], ms=3.5, label=label)
+    axes.set_yscale("log")
+    format_axis(axes.yaxis, "s")
+    axes.set(xlabel="call", ylabel="Python is held for")
+    axes.figure.legend(loc="outside upper center", ncols=2)
+    return axes
+
+
+def draw_pairs(ratio: Quantity) -> Axes:
+    """Draw the ratios of single pairs above their median and its interval.
+
+    Args:
+        ratio: One time over another, pair by pair.
+
+    Returns:
+        The axes, from a half to two or as far as the pairs go.
+    """
+    axes = plt.figure(figsize=(5.2, 2.1)).add_subplot()
+    # So that points do not hide each other; alike in each build.
+    heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
+    axes.plot(ratio.samples, heights, ".", color=COLOURS["host"], alpha=0.6)
+    axes.errorbar(
+        [ratio.median], [0], xerr=error_bars([ratio]), fmt="s", color=COLOURS["device"], capsize=3
+    )
+    axes.axvline(1, color=COLOURS["model"], linestyle="--", linewidth=1)
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xlim(0.9 * min(0.5, *ratio.samples), 1.1 * max(2, *ratio.samples))
+    axes.set_yticks([1, 0], ["single pairs", "median of all"])
+    axes.set_ylim(-0.6, 1.5)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlabel("time of B over time of A")
+    return axes
+
+
+def draw_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> list[Axes]:
+    """Draw the times of two arms over the number of the call, for each order of the calls.
+
+    Args:
+        orders: By the title to be shown, the measurements of two arms by their names, of one
+            letter, and the order in which these were called.
+
+    Returns:
+        The axes of the charts, side by side.
+    """
+    figure = plt.figure(figsize=(5.2, 2.8))
+    charts = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
+    for axes, (title, (arms, order)) in zip(charts, orders.items(), strict=True):
+        for (arm, measured), role, marker in zip(
+            arms.items(), ("host", "device"), "os", strict=True
+        ):
+            when = [number for number, name in enumerate(order, 1) if name == arm]
+            axes.plot(when, measured.total.samples, marker, color=COLOURS[role], ms=4.5, label=arm)
+            axes.axhline(measured.total.median, color=COLOURS[role], linestyle="--", lw=1)
+        axes.set_title(title, fontsize=11)
+        axes.set(xlabel="call", ylim=(0, None))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    format_axis(charts[0].yaxis, "s")
+    charts[0].set_ylabel("time")
+    charts[0].legend()
+    return list(charts)
+
+
+def draw_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
+    """Draw how often a winner was found among equals, over the number of looks.
+
+    Args:
+        shares: For one look, two looks and so on, by what each look was; two of these.
+
+    Returns:
+        The axes, with a line at the one in twenty that an interval of 95 % allows.
+    """
+    axes = plt.figure(figsize=(5.2, 2.8)).add_subplot()
+    for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
+        axes.plot(range(1, len(share) + 1), share, "o-", color=COLOURS[role], label=label)
+    axes.axhline(0.05, color=COLOURS["model"], linestyle="--", linewidth=1)
+    axes.set(xlabel="looks", ylabel="share with a winner", ylim=(0, None))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_formatter("{x:.0%}")
+    axes.legend()
+    return axes
+
+
+def draw_memory(watched: Mapping[str, PeakMemory]) -> Axes:
+    """Draw memory over time, with a square at the end, where one reads it after a barrier.
+
+    Args:
+        watched: What watched a loop with a barrier in each step and one without, by name.
+
+    Returns:
+        The axes.
+    """
+    axes = plt.figure().add_subplot()
+    for (label, memory), role in zip(watched.items(), ("barrier", "none"), strict=True):
+        seconds = [when for when, _ in memory.samples]
+        grown = [count - memory.before for _, count in memory.samples]
+        axes.plot(seconds, grown, color=COLOURS[role], label=label)
+        axes.plot(seconds[-1], grown[-1], "s", color=COLOURS[role])
+    format_axis(axes.xaxis, "s")
+    format_axis(axes.yaxis, "B")
+    axes.set(xlabel="time", ylabel="memory above the start", xlim=(0, None))
+    axes.figure.legend(loc="outside upper center", ncols=2)
+    return axes

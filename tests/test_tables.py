@@ -1,0 +1,85 @@
+import pytest
+from tables import bars_of, cells_of, remarks_of
+
+from d2lpar import plot
+from d2lpar._tables import (
+    DEVICE,
+    HOST,
+    as_table,
+    in_two_lines,
+    interval_bar,
+    share_bar,
+    stacked_bar,
+)
+
+
+def test_a_table_has_a_header_a_name_for_each_row_and_remarks_below():
+    html = as_table(["", "time"], [["a", "1 s"], ["b", "2 s"]], ["nine rounds"])
+    assert cells_of(html) == [["", "time"], ["a", "1 s"], ["b", "2 s"]]
+    assert remarks_of(html) == ["nine rounds"]
+    assert html.count('scope="col"') == 2
+    assert html.count('scope="row"') == 2
+
+
+def test_titles_and_remarks_are_text_and_cells_are_html():
+    html = as_table(["a < b"], [["<b>bold</b>"]], ["<script>"])
+    assert "a &lt; b" in html
+    assert "<b>bold</b>" in html
+    assert "<script>" not in html
+    assert remarks_of(html) == ["<script>"]
+
+
+def test_a_table_that_is_too_wide_scrolls_and_a_keyboard_can_scroll_it():
+    assert 'style="overflow-x:auto" tabindex="0"' in as_table(["a"], [["b"]])
+
+
+def test_a_value_has_its_small_print_on_a_line_of_its_own():
+    html = as_table(["", ""], [["a", in_two_lines("1 <s", "0.9 to 1.1")]])
+    assert cells_of(html)[1] == ["a", "1 <s\n0.9 to 1.1"]
+
+
+def test_python_and_devices_have_the_colours_of_the_figures():
+    assert plot.COLOURS["host"] == HOST
+    assert plot.COLOURS["device"] == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("first", "whole", "longest", "host", "device"),
+    [
+        (1, 4, 8, 12.5, 37.5),
+        (0, 8, 8, 0.8, 100),  # Python's part never vanishes.
+        (9, 4, 8, 50, 0),  # Nor is it longer than the whole.
+        (0, 0, 0, 0.8, 0),
+    ],
+)
+def test_a_stacked_bar_is_python_first_and_then_the_device(first, whole, longest, host, device):
+    ((label, drawn),) = bars_of(stacked_bar(first, whole, longest, "a label"))
+    widths = {colour: width for colour, _, width in drawn}
+    assert label == "a label"
+    assert widths == {HOST: host, DEVICE: device}
+
+
+def test_an_interval_is_drawn_from_end_to_end_with_its_median_in_it():
+    ((label, (interval, median)),) = bars_of(interval_bar(2, 3, 6, (0, 10)))
+    assert interval[1:] == (20, 40)
+    assert median[1] + median[2] / 2 == pytest.approx(30)
+    assert label == "median at 30 % of the bar, interval 20 % to 60 %"
+
+
+@pytest.mark.parametrize(("low", "high"), [(-5, 20), (0, 0), (10, 10)])
+def test_an_interval_stays_within_its_axis_and_can_be_seen(low, high):
+    ((_, shapes),) = bars_of(interval_bar(low, low, high, (0, 10)))
+    for _, start, width in shapes:
+        assert 0 <= start < start + width <= 100
+
+
+@pytest.mark.parametrize(("share", "width"), [(-0.1, 0), (0.25, 25), (1.3, 100)])
+def test_a_share_fills_no_less_than_nothing_and_no_more_than_the_whole(share, width):
+    ((_, (whole, filled)),) = bars_of(share_bar(share, HOST, "a share"))
+    assert whole[1:] == (0, 100)
+    assert filled == (HOST, 0, width)
+
+
+def test_a_bar_says_what_it_shows_whatever_is_in_the_name():
+    ((label, _),) = bars_of(share_bar(0.5, HOST, 'the row "<i>"'))
+    assert label == 'the row "<i>"'
