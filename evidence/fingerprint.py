@@ -28,12 +28,14 @@ WITHOUT_INFLUENCE = {
     "__main__",
     "_layout",
     "_marks",
+    "_tables",
     "plot",
     "units",
     "book.explore",
     "book.figures",
     "book.notebook",
     "book.results",
+    "book.traps",
 }
 
 
@@ -83,6 +85,9 @@ def digest(plain: object) -> str:
     return hashlib.sha256(json.dumps(plain).encode()).hexdigest()[:16]
 
 
+_DECIDE = {"sentence", "otherwise", "needs", "key"}
+
+
 class _WithoutProse(ast.NodeTransformer):
     """Leave out docstrings, what claims say, and what errors say. (A tree has no comments.)"""
 
@@ -108,6 +113,8 @@ class _WithoutProse(ast.NodeTransformer):
             return node
         sentence = sentence_of(node)
         node.args = [_SAID if arg is sentence else arg for arg in node.args]
+        # Whatever else is given by name is a number that the sentence says.
+        node.keywords = [word for word in node.keywords if word.arg in _DECIDE]
         for word in node.keywords:
             if word.value is sentence or word.arg == "otherwise":
                 word.value = _SAID

@@ -29,7 +29,7 @@ from run_notebook import (
 )
 from scipy.stats import binomtest
 
-from d2lpar.book.claims import MIME_TYPE, Claim
+from d2lpar.book.claims import MIME_TYPE, Claim, without_numbers
 from d2lpar.book.results import write_whole
 from d2lpar.quantity import Predicate
 
@@ -100,7 +100,7 @@ def state() -> str:
 def sentences_of(page: Path) -> dict[str, str]:
     """Return what the claims of a page say, by their keys."""
     said = {key: sentence_of(call) for key, call in claims_of(page).items()}
-    return {key: literal(code) or ast.unparse(code) for key, code in said.items()}
+    return {key: without_numbers(literal(code) or ast.unparse(code)) for key, code in said.items()}
 
 
 def shortened(claim: Claim) -> list:

@@ -90,6 +90,7 @@ def test_it_changes_with_a_bound_and_with_the_experiment(code, old, new):
     [
         ("It is more than three.", "More than three it is."),
         ('"It is more than three."', 'f"It is more than {3}."'),
+        ('key="more",', 'key="more",\n    half=measured() / 2,'),
         ("it is less", "it is slower"),
         ("a GPU", "an accelerator"),
         ("  # Long enough.", ""),

@@ -85,7 +85,7 @@ class Claim:
     def text(self) -> str:
         """The sentence with the measured numbers in it."""
         if self.needs:  # What was measured without it is not what the sentence is about.
-            return _Unknown().vformat(self.sentence, (), {})
+            return without_numbers(self.sentence)
         return self.sentence.format_map(self.numbers)
 
     @property
@@ -174,6 +174,16 @@ class Claim:
         measured = quantities_table([p.quantity for p in self.predicates], bounds)
         summary = f'<summary style="cursor:pointer;display:block">{sentence}</summary>'
         return f"<details {of}>{summary}{measured}</details>"
+
+
+def without_numbers(sentence: str) -> str:
+    """Return the sentence of a claim with a sign for each number that nobody knows.
+
+    Example:
+        >>> without_numbers("It takes {calls} calls.")
+        'It takes … calls.'
+    """
+    return _Unknown().vformat(sentence, (), {})
 
 
 def _places_in(sentence: str) -> set[str]:
