@@ -139,6 +139,11 @@ def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
         >>> [w.shape for w, b in init_mlp(jax.random.key(0), (512, 8, 1))]
         [(512, 8), (8, 1)]
     """
+    return _init_mlp(key, tuple(sizes))
+
+
+@functools.partial(jax.jit, static_argnums=1)  # Eagerly, each shape would be compiled by itself.
+def _init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         key, draw = jax.random.split(key)
