@@ -1,5 +1,6 @@
 """Probe memory: the host's resident set and its peak, and what a device has in use."""
 
+import ctypes
 import functools
 import gc
 import os
@@ -42,6 +43,21 @@ def device_memory(device: jax.Device) -> int | None:
     """
     statistics = device.memory_stats()
     return None if statistics is None else statistics["bytes_in_use"]
+
+
+def release_freed_memory() -> bool:
+    """Have the C library give the memory that was freed back to the system.
+
+    It keeps some for later. A second run, which finds it in the process, would seem to need none.
+
+    Returns:
+        Whether it did: glibc, the C library of most Linux systems, can be told.
+    """
+    gc.collect()
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (AttributeError, OSError, TypeError):  # macOS and Windows have other allocators.
+        return False
 
 
 class PeakMemory:

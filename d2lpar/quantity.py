@@ -260,7 +260,7 @@ class Quantity:
 
     @property
     def doubt(self) -> str:
-        """How sure one can be of the median, in words: the interval and the number of samples."""
+        """What is to be said beside the median, which is its interval and the number of samples."""
         if self.exact:
             return "counted"
         count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"

@@ -137,3 +137,20 @@ def test_a_probe_that_fails_does_not_mask_an_exception_in_the_block():
 def test_a_peak_cannot_be_read_before_the_block_has_begun():
     with pytest.raises(ArgumentError, match="use it in a `with` statement"):
         _ = PeakMemory().peak
+
+
+def test_memory_that_is_freed_is_needed_again_where_the_c_library_can_be_told(run_python):
+    # Small blocks, which it never gives back by itself.
+    program = """
+from d2lpar import host_memory
+from d2lpar.memory import release_freed_memory
+risen = []
+for _ in range(5):
+    told = release_freed_memory()
+    before = host_memory()
+    blocks = [bytearray(1000) for _ in range(20_000)]
+    risen.append(host_memory() - before)
+    blocks = [blocks[-1]]  # Which keeps the end of the heap where it is.
+print(not told or min(risen) > 1e7)
+"""
+    assert run_python(program) == "True"

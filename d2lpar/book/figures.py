@@ -33,7 +33,7 @@ def draw_stack() -> Axes:
     python = f"front end: Python {platform.python_version()}, jax {jax.__version__}"
     program = f"XLA program (jaxlib {jaxlib.__version__}), compiled once"
     box(axes, 5, 8.9, 7.4, python, COLOURS["host"])
-    box(axes, 5, 6.6, 7.4, program, COLOURS["host"])
+    box(axes, 5, 6.6, 7.4, program, COLOURS["model"])
     width = 8.6 / len(shown)
     for index, device in enumerate(shown):
         x = 0.7 + width * (index + 0.5)
@@ -114,7 +114,7 @@ def draw_ways(
         styles: A role of `COLOURS` for each way.
 
     Returns:
-        The axes: a bar for each median, from zero, with its interval as a line.
+        The axes, with a bar for each median, from zero, and its interval as a line.
     """
     names = list(next(iter(panels.values())))
     figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))

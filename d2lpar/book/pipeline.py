@@ -1,7 +1,11 @@
 """The three durations of a loop with two ends, measured one by one, and what they predict."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
+import jax
+
+from d2lpar.barriers import block
 from d2lpar.measurement import Comparison
 from d2lpar.quantity import Quantity
 from d2lpar.timeline import PYTHON, Timeline
@@ -53,6 +57,21 @@ class Pipeline:
             model("model, with barriers", (turns * whole for whole, _, _ in rounds)),
             model("model", (whole + (turns - 1) * max(a, b) for whole, a, b in rounds)),
         )
+
+
+def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
+    """Return how many results of a call are unfinished at most, if it is made again and again.
+
+    Args:
+        call: Dispatches some work; it takes far longer than asking whether a result is ready.
+        times: How often to call it.
+    """
+    results, most = [], 0
+    for _ in range(times):
+        results.append(call())
+        most = max(most, sum(not result.is_ready() for result in results))
+    block(results)
+    return most
 
 
 def time_to_notice(timeline: Timeline) -> float:

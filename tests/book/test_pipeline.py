@@ -1,9 +1,9 @@
 import pytest
-from fakes import FakeDevice
+from fakes import FakeArray, FakeDevice
 from timelines import event, timeline
 
 from d2lpar import compare
-from d2lpar.book.pipeline import Pipeline, time_to_notice
+from d2lpar.book.pipeline import Pipeline, most_unfinished, time_to_notice
 
 
 @pytest.mark.parametrize(("t1", "t2"), [(3, 5), (5, 3), (4, 4)])
@@ -33,3 +33,14 @@ def test_the_time_to_notice_is_from_the_end_of_the_work_to_the_end_of_the_wait()
         event("CPU 0", 5, 70),
     )
     assert time_to_notice(recorded) == pytest.approx(30e-9)
+
+
+def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
+    ready_at = iter([5, 1, 9])
+
+    def call():
+        clock.advance(2)
+        return FakeArray(clock, next(ready_at))
+
+    assert most_unfinished(call, 3) == 1
+    assert clock.now == 9
