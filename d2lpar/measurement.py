@@ -71,8 +71,13 @@ class Measurement:
         lines += [f"  caution: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
+    @property
+    def _remarks(self) -> list[str]:
+        """What the intervals beside the medians do not say."""
+        return [warning for warning in self.warnings if warning not in self.total.warnings]
+
     def _repr_html_(self) -> str:
-        return _times_table([self], list(self.warnings))
+        return _times_table([self], self._remarks)
 
 
 class Comparison(dict[str, Measurement]):
@@ -145,10 +150,10 @@ class Comparison(dict[str, Measurement]):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        below = [f"{name}: {warning}" for name, m in self.items() for warning in m.warnings]
+        below = [f"{name}: {remark}" for name, m in self.items() for remark in m._remarks]
         if self.controlled is not None:
             counting = f"{sum(self.controlled)} of {len(self.controlled)}"
-            below.append(f"Two cores were free in {counting} rounds; only these count in ratios.")
+            below.append(f"In {counting} rounds the control held; only these count in a ratio.")
         return _times_table(list(self.values()), below)
 
 

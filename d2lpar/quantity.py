@@ -362,6 +362,30 @@ class Predicate:
             fails = high < self.low or low > self.high
         return "holds" if holds else "fails" if fails else "inconclusive"
 
+    def clearance(self, value: float | None = None) -> float:
+        """Return how far a value is from the bound, in units of the bound; below 0 it fails.
+
+        Args:
+            value: The median if None.
+        """
+        value = self.quantity.median if value is None else value
+        if not all(map(math.isfinite, (value, self.low, self.high))):
+            return -math.inf  # Of a quantity with few samples.
+        match self.relation:
+            case ">":
+                distance, unit = value - self.high, self.high
+            case "<":
+                distance, unit = self.low - value, self.low
+            case _ if self.low == self.high:  # A count that is to be met.
+                met = value == self.low
+                distance, unit = (1.0, 1.0) if met else (-abs(value - self.low), self.low)
+            case _:
+                distance, unit = (
+                    min(value - self.low, self.high - value),
+                    (self.high - self.low) / 2,
+                )
+        return distance / (abs(unit) or 1.0)
+
     def as_dict(self) -> dict:
         """Return the comparison as plain data, for JSON, which has no word for infinity."""
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))

@@ -32,7 +32,6 @@ from run_notebook import (
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
 from d2lpar.book.results import write_whole
-from d2lpar.quantity import Predicate
 
 FILE = ROOT / "book" / "evidence" / "causes.json"
 SCHEMA = 1
@@ -262,28 +261,13 @@ def _record(evidence: Mapping, side: str, name: str) -> dict | None:
 
 def shown(claim: Claim) -> dict:
     """Return what the book tells of a claim that was tested."""
-    clearances = [] if claim.needs else [clearance(predicate) for predicate in claim.predicates]
+    clearances = [] if claim.needs else [predicate.clearance() for predicate in claim.predicates]
     return {
         "verdict": claim.verdict,
         "needs": claim.needs,
         "measured": [] if claim.needs else list(map(str, claim.predicates)),
         "clearance": round(min(clearances), 4) if clearances else None,
     }
-
-
-def clearance(predicate: Predicate) -> float:
-    """Return how far the median is from the bound, in units of the bound; below 0 it fails."""
-    median, low, high = predicate.quantity.median, predicate.low, predicate.high
-    match predicate.relation:
-        case ">":
-            distance, unit = median - high, high
-        case "<":
-            distance, unit = low - median, low
-        case _ if low == high:  # A count that is to be met.
-            distance, unit = (-abs(median - low), low) if median != low else (1.0, 1.0)
-        case _:
-            distance, unit = min(median - low, high - median), (high - low) / 2
-    return distance / (abs(unit) or 1.0)
 
 
 # --- What is wrong ----------------------------------------------------------------------------

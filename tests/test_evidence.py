@@ -17,7 +17,6 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from pages import write_page
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, notebooks
 
-from d2lpar import counted
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
 from d2lpar.quantity import Quantity
@@ -367,31 +366,6 @@ def test_two_edits_share_a_run_unless_one_changes_what_the_other_claim_needs(boo
     assert [keys for _, keys in runs] == [["of-x", "of-y", "of-x-too"], ["of-both"]]
     assert [run.edits for run, _ in runs] == [dict(no_x.edits) | dict(no_y.edits), dict(no_y.edits)]
     assert [keys for _, keys in counterfactuals.runs_without(page, ["of-both"])] == [["of-both"]]
-
-
-# --- How far from the bound -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("predicate", "clearance"),
-    [
-        (counted("n", 6) > 2, 2),
-        (counted("n", 0.5) > 2, -0.75),
-        (counted("n", 0.25) < 0.5, 0.5),
-        (counted("n", 2) < 0.5, -3),
-        (counted("n", 3) > 0, 3),
-        (counted("n", 1).between(0.5, 1.5), 1),
-        (counted("n", 1.25).between(0.5, 1.5), 0.5),
-        (counted("n", 3).between(0.5, 1.5), -3),
-        (counted("n", 10).between(10, 10), 1),
-        (counted("n", 1).between(10, 10), -0.9),
-    ],
-)
-def test_the_clearance_is_in_units_of_the_bound_and_negative_where_a_claim_fails(
-    predicate, clearance
-):
-    assert causes.clearance(predicate) == pytest.approx(clearance)
-    assert (predicate.verdict == "holds") == (clearance > 0)
 
 
 # --- The command line -------------------------------------------------------------------------

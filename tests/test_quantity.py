@@ -389,3 +389,30 @@ def test_an_axis_reaches_below_zero_where_a_quantity_does():
     negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
     ((label, _),) = bars_of(negative._repr_html_())
     assert "interval 1 % to 99 %" in label
+
+
+@pytest.mark.parametrize(
+    ("predicate", "clearance"),
+    [
+        (counted("n", 6) > 2, 2),
+        (counted("n", 0.5) > 2, -0.75),
+        (counted("n", 0.25) < 0.5, 0.5),
+        (counted("n", 2) < 0.5, -3),
+        (counted("n", 3) > 0, 3),
+        (counted("n", 1).between(0.5, 1.5), 1),
+        (counted("n", 1.25).between(0.5, 1.5), 0.5),
+        (counted("n", 3).between(0.5, 1.5), -3),
+        (counted("n", 10).between(10, 10), 1),
+        (counted("n", 1).between(10, 10), -0.9),
+    ],
+)
+def test_the_clearance_is_in_units_of_the_bound_and_negative_where_a_claim_fails(
+    predicate, clearance
+):
+    assert predicate.clearance() == pytest.approx(clearance)
+    assert (predicate.verdict == "holds") == (clearance > 0)
+
+
+def test_the_clearance_of_another_value_is_from_the_same_bound():
+    assert (counted("n", 6) > 2).clearance(4) == 1
+    assert (Quantity("few", (1.0, 2.0)) > Quantity("fewer", (1.0,))).clearance() == -math.inf

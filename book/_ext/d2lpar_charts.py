@@ -43,25 +43,8 @@ def verdicts_chart(app, docname, _):
 def interval_from_bound(predicate):
     """Return how far the lower end, the median and the upper end are from the bound."""
     low, high = predicate.quantity.interval
-    found = [from_bound(predicate, value) for value in (low, predicate.quantity.median, high)]
+    found = [predicate.clearance(value) for value in (low, predicate.quantity.median, high)]
     return min(found), found[1], max(found)
-
-
-def from_bound(predicate, value):
-    """Return how far a value is from the bound, in units of the bound; below 0 it fails."""
-    low, high = predicate.low, predicate.high
-    if not all(map(math.isfinite, (value, low, high))):  # Of a quantity with few samples.
-        return -math.inf
-    match predicate.relation:
-        case ">":
-            distance, unit = value - high, high
-        case "<":
-            distance, unit = low - value, low
-        case _ if low == high:  # A count that is to be met.
-            distance, unit = (-abs(value - low), low) if value != low else (1.0, 1.0)
-        case _:
-            distance, unit = min(value - low, high - value), (high - low) / 2
-    return distance / (abs(unit) or 1.0)
 
 
 def causes_chart(app, docname, _):
