@@ -51,7 +51,7 @@ def release_freed_memory() -> bool:
     It keeps some for later. A second run, which finds it in the process, would seem to need none.
 
     Returns:
-        Whether it did: glibc, the C library of most Linux systems, can be told.
+        Whether it did. The C library of most Linux systems, glibc, can be told.
     """
     gc.collect()
     try:
