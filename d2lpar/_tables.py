@@ -21,7 +21,12 @@ def as_table(
     # page around it.
     cell = "text-align:left;padding:0.15em 0.9em 0.15em 0;border:0;background:none;color:inherit"
     line = "border:0;border-bottom:1px solid rgba(128,128,128,0.35);background:none"
-    head = "".join(f'<th scope="col" style="{cell}">{html.escape(t)}</th>' for t in header)
+    head = "".join(
+        f'<th scope="col" style="{cell}">{html.escape(t)}</th>'
+        if t
+        else f'<td style="{cell}"></td>'
+        for t in header
+    )
     body = "".join(
         f'<tr style="{line}"><th scope="row" style="{cell};font-weight:normal">{first}</th>'
         + "".join(f'<td style="{cell}">{value}</td>' for value in values)
