@@ -4,7 +4,7 @@ import html
 from collections.abc import Iterable, Sequence
 
 HOST, DEVICE = "#0072B2", "#D55E00"
-"""The colours of Python and of a device, as in the figures."""
+"""The colours of Python and of a device, in tables and in figures."""
 
 
 def as_table(

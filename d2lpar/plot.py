@@ -13,14 +13,15 @@ from matplotlib.ticker import MaxNLocator
 
 from d2lpar import _layout
 from d2lpar._marks import arrow, box, error_bars, format_axis, format_log_axis
+from d2lpar._tables import DEVICE, HOST
 from d2lpar.errors import ArgumentError
 from d2lpar.measurement import Measurement
 from d2lpar.quantity import Quantity
 from d2lpar.timeline import COPY, PYTHON, Timeline
 
 COLOURS = {
-    "host": "#0072B2",
-    "device": "#D55E00",
+    "host": HOST,
+    "device": DEVICE,
     "barrier": "#444444",
     "window": "#009E73",
     "none": "#56B4E9",
@@ -34,7 +35,7 @@ Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okab
 Universal Design (2008); olive, wine and sand from P. Tol, Colour Schemes (2021).
 """
 
-_DEVICES = {"CPU": ("#D55E00", "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
+_DEVICES = {"CPU": (DEVICE, "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
 
 
 def device_colour(name: str) -> str:
