@@ -53,7 +53,7 @@ def release_freed_memory() -> bool:
     Returns:
         Whether it did. The C library of most Linux systems, glibc, can be told.
     """
-    gc.collect()
+    gc.collect(0)  # For what JAX still holds; see `PeakMemory`.
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (AttributeError, OSError, TypeError):  # macOS and Windows have other allocators.
