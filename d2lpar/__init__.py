@@ -30,6 +30,7 @@ from d2lpar.quantity import Quantity, counted
 from d2lpar.timer import Benchmark, Timer
 from d2lpar.trace import read_trace, record_trace
 from d2lpar.units import format_bytes, format_seconds
+from d2lpar.watching import watch
 
 __version__ = _version("d2lpar")
 
@@ -63,6 +64,7 @@ __all__ = [
     "usable_cores",
     "use_cpu_devices",
     "wait_all",
+    "watch",
 ]
 
 

@@ -1,0 +1,429 @@
+"""Find the lines of a program at which Python waits.
+
+A thread looks at the stacks of the others, some two hundred times a second. It needs no name that
+is private to JAX to see a thread wait: a stack that stands still and uses no processor, while an
+array is being computed, in a call that needs a value.
+"""
+
+import html
+import json
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from types import FrameType
+
+import jax
+
+from d2lpar import _tables
+from d2lpar._places import (
+    Place,
+    between,
+    called_at,
+    compiles,
+    expression_at,
+    in_user_code,
+    is_in_jax,
+    is_in_numpy,
+)
+from d2lpar.errors import ArgumentError, D2lparError
+from d2lpar.units import format_seconds
+
+_BOOK = "https://d2lpar.github.io/d2lpar/book"
+_CHAPTER = f"{_BOOK}/asynchronous-computation.html"
+
+KINDS = {
+    "value": (
+        "waits for a value",
+        "Keep the array, and read it a few steps later, when it is there already.",
+        f"{_CHAPTER}#barriers-and-blockers",
+    ),
+    "barrier": (
+        "waits at a barrier",
+        "Leave it out, unless you stop a clock here; to bound memory, d2lpar.InFlight waits less.",
+        f"{_CHAPTER}#barriers-and-blockers",
+    ),
+    "compilation": (
+        "compiles",
+        "Keep shapes and dtypes the same from step to step, and call jax.jit once, not in a loop.",
+        f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
+    ),
+    "device idle": (
+        "keeps the device idle",
+        "Do this ahead, in a thread, while the device works on the step before.",
+        f"{_CHAPTER}#the-loop-mended",
+    ),
+    "first compilation": (
+        "compiles for the first time",
+        "Nothing is lost here: every program is compiled once.",
+        f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
+    ),
+    "queue": (
+        "waits for room in the queue",
+        "Nothing is lost here: Python is ahead, and the device is what takes the time.",
+        _CHAPTER,
+    ),
+}
+"""What Python can lose time with: in words, what to do about it, and where the book tells why."""
+
+_LOSES_NOTHING = {"first compilation", "queue"}
+# What reads the values of an array by an attribute, and what waits without reading any.
+_READ = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
+_WAIT = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
+
+
+@dataclass
+class Finding:
+    """A line that costs time.
+
+    Attributes:
+        kind: One of `KINDS`.
+        place: Where it stands.
+        operation: What Python was at, as it is written there.
+        thread: The name of the thread.
+        seconds: How long, all told.
+        times: At least how often.
+        detail: What is known beyond that, for example which shape has changed.
+    """
+
+    kind: str
+    place: Place
+    operation: str
+    thread: str
+    seconds: float = 0.0
+    times: int = 0
+    detail: str = ""
+
+
+@dataclass
+class Watched:
+    """What `watch` has seen; complete when its block has ended.
+
+    Attributes:
+        seconds: How long it watched.
+        idle_seconds: For how long no array of the program was being computed, as far as the
+            arrays that were alive tell; before the first of them, it does not count.
+        saw_arrays: Whether any was being computed.
+        findings: The lines that cost time, the costliest first.
+    """
+
+    seconds: float = 0.0
+    idle_seconds: float = 0.0
+    saw_arrays: bool = False
+    findings: list[Finding] = field(default_factory=list)
+
+    def share(self, finding: Finding) -> float:
+        """Return the share of the time that a finding took."""
+        return finding.seconds / self.seconds if self.seconds else 0.0
+
+    def losses(self, over: float = 0.0) -> list[Finding]:
+        """Return the findings that lose time, and more of it than a share of the whole."""
+        return [
+            finding
+            for finding in self.findings
+            if finding.kind not in _LOSES_NOTHING and self.share(finding) > over
+        ]
+
+    def to_json(self) -> str:
+        """Return all of it as JSON, with durations in seconds."""
+        findings = [
+            asdict(finding)
+            | {"share": self.share(finding), "advice": KINDS[finding.kind][1]}
+            | {"link": KINDS[finding.kind][2]}
+            for finding in self.findings
+        ]
+        whole = {"seconds": self.seconds, "idle_seconds": self.idle_seconds, "findings": findings}
+        return json.dumps(whole, indent=1)
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        idle = self.idle_seconds / self.seconds if self.seconds else 0.0
+        yield (
+            f"Watched for {format_seconds(self.seconds)}; "
+            f"the device had nothing to do for {idle:.0%} of it."
+        )
+        for found in self.findings:
+            yield ""
+            yield (
+                f"{self.share(found):6.1%}  {format_seconds(found.seconds)}, "
+                f"at least {found.times} time{'s' * (found.times != 1)}{self._thread(found)}"
+            )
+            yield f"        {found.place.file}:{found.place.line}  {found.place.code}"
+            yield f"        {KINDS[found.kind][0]}: {found.operation}"
+            if found.detail:
+                yield f"        {found.detail}"
+            yield f"        {KINDS[found.kind][1]}"
+            yield f"        {KINDS[found.kind][2]}"
+        if not self.findings:
+            yield "No line made Python wait for long enough to be seen."
+        if not self.saw_arrays:
+            yield "No array of JAX was being computed while this was watched."
+
+    def _thread(self, found: Finding) -> str:
+        return "" if found.thread == "MainThread" else f", in {found.thread}"
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for found in self.findings:
+            what, advice, link = KINDS[found.kind]
+            where = f"{found.place.file.rsplit('/', 1)[-1]}:{found.place.line}{self._thread(found)}"
+            rows.append(
+                [
+                    _tables.in_two_lines(where, found.place.code),
+                    _tables.share_bar(self.share(found), _tables.HOST, f"{self.share(found):.1%}"),
+                    _tables.in_two_lines(f"{self.share(found):.1%}", format_seconds(found.seconds)),
+                    f"{html.escape(what)}: <code>{html.escape(found.operation)}</code><br>"
+                    f"{html.escape(found.detail)} {html.escape(advice)} "
+                    f'<a href="{link}">Why?</a>',
+                ]
+            )
+        header, *_ = self._lines()
+        return _tables.as_table(["line", "", "share", "what it is at"], rows, [header])
+
+
+@contextmanager
+def watch(every: float = 0.005) -> Iterator[Watched]:
+    """Watch what the threads of this program wait for, and at which lines of your code.
+
+    What is shorter than the time between two looks is seen now and then, and counts with that time
+    then; in a loop that comes to the same. Lines that took less than a two-hundredth of the time
+    are left out.
+
+    Args:
+        every: Seconds between two looks.
+
+    Yields:
+        What has been seen, filled in when the block ends, also by an error.
+
+    Raises:
+        D2lparError: If the program is being watched already.
+        ArgumentError: If `every` is no positive number of seconds.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> with watch() as found:
+        ...     _ = float(jnp.ones(()))
+        >>> found.seconds > 0
+        True
+    """
+    if not isinstance(every, int | float) or isinstance(every, bool) or not every > 0:
+        raise ArgumentError(f"every must be a positive number of seconds, found {every!r}.")
+    watcher = _Watcher(every)
+    watcher.start()
+    try:
+        yield watcher.watched
+    finally:
+        watcher.stop()
+
+
+class _Compilations(logging.Filter):
+    """Hear what JAX compiles, where, and for which arguments; its debugging log says so."""
+
+    LOGGER = "jax._src.interpreters.pxla"
+
+    def __init__(self):
+        super().__init__()
+        self.seen: dict[tuple[Place, str], list[str]] = {}
+
+    def __enter__(self):
+        logger = logging.getLogger(self.LOGGER)
+        self._level, self._shown = logger.level, logger.getEffectiveLevel()
+        logger.addFilter(self)
+        logger.setLevel(logging.DEBUG)
+        return self
+
+    def __exit__(self, *_):
+        logger = logging.getLogger(self.LOGGER)
+        logger.setLevel(self._level)
+        logger.removeFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if str(record.msg).startswith("Compiling %s") and len(record.args) > 1:
+            name, arguments = map(str, record.args[:2])
+            if user := in_user_code(sys._getframe()):
+                self.seen.setdefault((Place.of(user), name), []).append(arguments)
+        return record.levelno >= self._shown
+
+    def again(self, place: Place) -> str:
+        """Return what compiled more than once at a place, and what had changed, or ""."""
+        words = []
+        for (where, name), arguments in self.seen.items():
+            if where == place and len(arguments) > 1:
+                before, after = (set(re.findall(r"\w+\[[\d,]*\]", of)) for of in arguments[-2:])
+                new, old = (" and ".join(sorted(of)) for of in (after - before, before - after))
+                # Another shape says more than what it brings with it.
+                changed = (
+                    (0, f"{new} after {old}")
+                    if new and old
+                    else (1, "the same shapes: with another static argument, or a new function")
+                )
+                words.append((changed, f"{name} was compiled {len(arguments)} times, last for "))
+        (_, why), what = min(words, default=((0, ""), ""))
+        return f"{what}{why}." if what else ""
+
+
+class _Watcher:
+    _running: "_Watcher | None" = None
+    _lock = threading.Lock()
+
+    def __init__(self, every: float):
+        self.watched = Watched()
+        self._every = every
+        self._found: dict[tuple, Finding] = {}
+        self._at: dict[int, tuple] = {}
+        self._done = threading.Event()
+        self._compilations = _Compilations()
+        self._thread = threading.Thread(target=self._run, name="d2lpar.watch", daemon=True)
+        self._watching = threading.current_thread()
+
+    def start(self) -> None:
+        with _Watcher._lock:
+            if _Watcher._running is not None:
+                raise D2lparError("The program is being watched already. One watch() is enough.")
+            _Watcher._running = self
+        self._compilations.__enter__()
+        self._started = time.perf_counter()
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._done.set()
+        self._thread.join()
+        self.watched.seconds = time.perf_counter() - self._started
+        self._compilations.__exit__()
+        _Watcher._running = None
+        for found in self._found.values():
+            if found.kind == "first compilation":
+                found.detail = self._compilations.again(found.place)
+                found.kind = "compilation" if found.detail else found.kind
+        by_time = sorted(self._found.values(), key=lambda found: -found.seconds)
+        self.watched.findings = [f for f in by_time if f.seconds > 0.005 * self.watched.seconds]
+
+    def _run(self) -> None:
+        before = self._started
+        cost = 0.0
+        # Not in step with a loop whose turn takes as long, and never more than a part of the time.
+        while not self._done.wait(max(self._every, 50 * cost)):
+            started = time.thread_time()
+            now = time.perf_counter()
+            self._look(now - before)
+            before = now
+            cost = time.thread_time() - started
+
+    def _look(self, seconds: float) -> None:
+        busy = _is_busy()
+        self.watched.saw_arrays |= busy
+        threads = [t for t in threading.enumerate() if t is not self._thread]
+        first = [(thread, *_state_of(thread)) for thread in threads]
+        time.sleep(2e-4)
+        stacks = []
+        for thread, frame, at, used in first:
+            user = in_user_code(frame)
+            if user is None:
+                continue
+            again, at_again, used_again = _state_of(thread)
+            stands = again is frame and at == at_again and used_again - used < 5e-5
+            stacks.append((thread, frame, user, stands, (id(frame), at, used)))
+        works = busy or any(in_jax(frame, user) for _, frame, user, *_ in stacks)
+        if self.watched.saw_arrays and not works:
+            self.watched.idle_seconds += seconds
+        for thread, frame, user, stands, state in stacks:
+            kind = kind_of(frame, user, stands, busy)
+            if kind is None and self.watched.saw_arrays and not works and thread is self._watching:
+                kind = "device idle"
+            self._note(thread, kind, user, state, seconds)
+
+    def _note(self, thread, kind, user, state, seconds) -> None:
+        if kind is None:
+            self._at.pop(thread.ident, None)
+            return
+        place = Place.of(user)
+        key = kind, place, thread.name
+        if key not in self._found:
+            self._found[key] = Finding(kind, place, operation_at(user, place), thread.name)
+        found = self._found[key]
+        found.seconds += seconds
+        # It is the same wait if the thread has not moved and has used no time.
+        last = self._at.get(thread.ident)
+        same = last is not None and last[:2] == state[:2] and state[2] - last[2] < 5e-5
+        found.times += not same or not found.times
+        self._at[thread.ident] = state
+
+
+def operation_at(user: FrameType, place: Place) -> str:
+    """Return what a line is at, in the words of its code."""
+    return " ".join((expression_at(user) or place.code).split())
+
+
+def in_jax(frame: FrameType, user: FrameType) -> bool:
+    """Return whether user code has called JAX, and JAX has not come back."""
+    return any(map(is_in_jax, between(frame, user))) or _is_jitted(called_at(user))
+
+
+def kind_of(frame: FrameType, user: FrameType, stands: bool, busy: bool) -> str | None:
+    """Return which of `KINDS` a thread is at, or None."""
+    inner = between(frame, user)
+    if any(map(compiles, inner)):
+        return "first compilation"
+    if not stands or not busy:
+        return None
+    names = {each.f_code.co_name for each in inner if not is_in_numpy(each)}
+    asked = expression_at(frame).split("(")[0].rsplit(".", 1)[-1].strip()
+    if _WAIT & {*names, asked}:
+        return "barrier"
+    if _READ & {*names, asked}:
+        return "value"
+    called = called_at(frame)
+    if _is_jitted(called):
+        return "queue"
+    if _takes_values(called):
+        return "value"
+    return "queue" if inner and is_in_jax(inner[0]) else None
+
+
+def _is_jitted(called: object) -> bool:
+    return type(called).__name__ == "PjitFunction"
+
+
+def _takes_values(called: object) -> bool:
+    module = getattr(called, "__module__", None) or ""
+    return module.startswith("numpy") or called in (float, int, bool, complex, str, memoryview)
+
+
+def _is_busy() -> bool:
+    """Return whether an array that is alive is still being computed."""
+    if not _has_started():
+        return False
+    for array in jax.live_arrays():
+        try:
+            if not array.is_ready():
+                return True
+        except RuntimeError:  # It was deleted, or given away, meanwhile.
+            continue
+    return False
+
+
+def _has_started() -> bool:
+    """Return whether JAX has started, which asking for its arrays would make it do."""
+    # Where a version of JAX has another name for it, they are asked for all the same.
+    backends = getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None)
+    return backends is None or bool(backends)
+
+
+def _state_of(thread: threading.Thread) -> tuple[FrameType | None, int, float]:
+    """Return where a thread is, and how many seconds of a processor it has used."""
+    frame = sys._current_frames().get(thread.ident)
+    return frame, -1 if frame is None else frame.f_lasti, _processor_time(thread)
+
+
+def _processor_time(thread: threading.Thread) -> float:
+    # What pthread_getcpuclockid would return on Linux; that may crash if the thread has ended.
+    try:
+        return time.clock_gettime(~thread.native_id << 3 | 6)
+    except (AttributeError, OSError, TypeError, OverflowError):
+        return 0.0

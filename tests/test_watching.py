@@ -1,0 +1,323 @@
+import functools
+import json
+import logging
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from d2lpar import watch
+from d2lpar.__main__ import main
+from d2lpar._places import Place
+from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
+from d2lpar.book.workloads import Work, chain
+from d2lpar.errors import ArgumentError, D2lparError
+from d2lpar.watching import KINDS, Finding, Watched
+
+WAITS = {"value", "barrier"}
+
+
+@functools.cache
+def work():
+    return Work()
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def unready(matrix, links):
+    y = chain(matrix, links)
+    return y, jnp.abs(y).sum(), jnp.argmax(y) % 2
+
+
+def arrays(seconds=0.1):
+    return unready(work().matrix, work().links(seconds))
+
+
+def found_in(function, seconds=0.1, attempts=5, enough=bool):
+    """Watch a function until enough is found: another process may have the core when we look."""
+    function(*arrays(0.001))  # Compiles what it needs.
+    for attempt in range(attempts):
+        with watch(0.001) as watched:
+            function(*arrays(seconds * 2**attempt))
+        if enough(found := {(f.kind, f.place.code) for f in watched.findings}):
+            break
+    return found
+
+
+def of_kind(found, kinds):
+    return {code for kind, code in found if kind in kinds}
+
+
+@pytest.mark.parametrize("name", NEED_A_VALUE)
+def test_each_wait_for_a_value_is_found_on_its_line(name):
+    def ask(*of):
+        NEED_A_VALUE[name](*of)  # This line.
+
+    found = found_in(ask, enough=lambda found: of_kind(found, WAITS))
+    assert of_kind(found, WAITS) == {"NEED_A_VALUE[name](*of)  # This line."}
+
+
+@pytest.mark.parametrize("name", NEED_NONE)
+def test_what_needs_no_value_is_not_said_to_wait(name):
+    def ask(*of):
+        for _ in range(5):
+            NEED_NONE[name](*of)
+
+    assert of_kind(found_in(ask, seconds=0.03, attempts=1), WAITS) == set()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: time.sleep(0.02),
+        lambda: threading.Event().wait(0.02),
+        lambda: threading.Thread(target=time.sleep, args=[0.02]).run(),
+    ],
+    ids=["sleep", "event", "function that sleeps"],
+)
+def test_whoever_waits_for_something_else_does_not_wait_for_the_device(other):
+    found = found_in(lambda *of: other(), seconds=0.1, attempts=1)
+    assert of_kind(found, KINDS.keys() - {"device idle"}) == set()
+
+
+def test_a_barrier_is_told_from_a_value():
+    def wait(y, s, i):
+        jax.block_until_ready([y, {"s": s}])
+
+    found = found_in(wait, enough=lambda found: of_kind(found, {"barrier"}))
+    assert of_kind(found, WAITS) == {'jax.block_until_ready([y, {"s": s}])'}
+
+
+def test_a_full_queue_is_no_loss():
+    step = jax.jit(lambda x: chain(x, work().links(0.01)))
+
+    def run_ahead(y, s, i):
+        x = work().matrix
+        for _ in range(60):
+            x = step(x)
+
+    found = found_in(run_ahead, enough=lambda found: of_kind(found, {"queue"}))
+    assert of_kind(found, {"queue"}) == {"x = step(x)"}
+    assert of_kind(found, WAITS) == set()
+    watched = Watched(1.0, findings=[Finding("queue", Place("a.py", 1, ""), "f(x)", "t", 0.9, 1)])
+    assert watched.losses() == []
+
+
+def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhile():
+    def read(y, s, i):
+        y.block_until_ready()
+        time.sleep(0.1)  # Read.
+
+    found = found_in(read, seconds=0.03, enough=lambda found: of_kind(found, {"device idle"}))
+    assert "time.sleep(0.1)  # Read." in of_kind(found, {"device idle"})
+
+
+def test_what_compiles_again_is_found_with_what_has_changed():
+    with watch(0.001) as watched:
+        for rows in range(3, 9):
+            jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((rows, 5), jnp.float16))
+    again = [f for f in watched.findings if f.kind == "compilation"]
+    assert len(again) > 0
+    assert any("float16[8,5] after float16[7,5]" in f.detail for f in again)
+
+
+def test_what_compiles_once_is_no_loss():
+    with watch(0.001) as watched:
+        jax.jit(lambda x: jnp.cosh(x).prod())(jnp.ones(11)).block_until_ready()
+    assert {f.kind for f in watched.losses()}.isdisjoint({"compilation", "first compilation"})
+
+
+def test_threads_are_told_apart():
+    def ask(y, s, i):
+        thread = threading.Thread(target=float, args=[s], name="logger")
+        another = threading.Thread(target=lambda: float(s), name="printer")
+        for each in (thread, another):
+            each.start()
+        for each in (thread, another):
+            each.join()
+
+    for _ in range(5):
+        with watch(0.001) as watched:
+            ask(*arrays())
+        if waits := {f.thread for f in watched.findings if f.kind in WAITS}:
+            break
+    # The other has no line of anybody's code.
+    assert waits == {"printer"}
+
+
+def test_an_error_ends_the_watch_and_keeps_what_was_seen():
+    with pytest.raises(ZeroDivisionError), watch() as watched:
+        1 / 0  # noqa: B018
+    assert watched.seconds > 0
+    with watch():  # It is over.
+        pass
+
+
+def test_who_watches_twice_is_told():
+    with watch(), pytest.raises(D2lparError, match="already"), watch():
+        pass
+
+
+@pytest.mark.parametrize("every", [0, -1, True, "1", None, float("nan")])
+def test_time_between_two_looks_is_a_positive_number(every):
+    with pytest.raises(ArgumentError, match="positive number of seconds"), watch(every):
+        pass
+
+
+def test_the_log_of_jax_is_left_as_it_was(capfd):
+    logger = logging.getLogger("jax._src.interpreters.pxla")
+    before = logger.level, list(logger.filters)
+    with watch():
+        jax.jit(lambda x: x - 17)(jnp.ones(3)).block_until_ready()
+    assert (logger.level, logger.filters) == before
+    assert capfd.readouterr().err == ""
+
+
+def test_a_program_without_jax_is_told_so():
+    with watch(0.001) as watched:
+        time.sleep(0.01)
+    assert "No array of JAX was being computed while this was watched." in str(watched)
+
+
+# --- The report -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def watched():
+    place = Place("/home/me/train.py", 12, "losses.append(float(loss))")
+    one = Finding("value", place, "float(loss)", "MainThread", 0.5, 40)
+    other = Finding("barrier", place, "x < y", "logger", 0.02, 1)
+    return Watched(2.0, 1.0, True, [one, other])
+
+
+def test_the_report_says_where_how_long_and_what_to_do(watched):
+    text = str(watched)
+    assert "Watched for 2 s; the device had nothing to do for 50% of it." in text
+    assert "25.0%  500 ms, at least 40 times\n" in text
+    assert "1.0%  20 ms, at least 1 time, in logger\n" in text
+    assert "/home/me/train.py:12  losses.append(float(loss))" in text
+    for text_or_link in KINDS["value"]:
+        assert text_or_link in text
+
+
+def test_in_a_notebook_the_report_is_a_table(watched):
+    page = watched._repr_html_()
+    assert "train.py:12" in page
+    assert "x &lt; y" in page
+    assert f'<a href="{KINDS["barrier"][2]}">' in page
+
+
+def test_as_json_the_report_has_seconds_and_shares(watched):
+    read = json.loads(watched.to_json())
+    assert read["seconds"] == 2.0
+    assert [f["share"] for f in read["findings"]] == [0.25, 0.01]
+    assert read["findings"][0]["place"]["line"] == 12
+
+
+def test_losses_are_those_over_a_share(watched):
+    assert watched.losses(0.05) == watched.findings[:1]
+    assert watched.losses() == watched.findings
+
+
+# --- A script ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path, monkeypatch, capfd):
+    """A function that watches a script, and returns the exit status and what was printed."""
+
+    def run(program, *arguments, options=()):
+        script = tmp_path / "script.py"
+        script.write_text(program)
+        monkeypatch.setattr(sys, "argv", ["d2lpar", "watch", *options, str(script), *arguments])
+        monkeypatch.setattr(sys, "path", ["", *sys.path])
+        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        return stopped.value.code, *capfd.readouterr()
+
+    return run
+
+
+HIDDEN = """
+import jax, jax.numpy as jnp
+from d2lpar.book.workloads import Work, chain
+work = Work()
+step = jax.jit(lambda x: chain(x, work.links(0.2)).sum())
+for _ in range(3):
+    loss = step(work.matrix)
+    float(loss)
+"""
+
+
+def test_a_script_with_a_hidden_barrier_fails_where_it_must_not_have_one(command, tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--fail-over", "2%", "--json", str(report)]
+    status, _, said = command(HIDDEN, options=options)
+    assert status == 1
+    assert f"More than 2%: {tmp_path / 'script.py'}:8 waits for a value for " in said
+    assert "float(loss)" in {f["operation"] for f in json.loads(report.read_text())["findings"]}
+
+
+def test_a_script_runs_as_python_would_run_it(command, tmp_path):
+    (tmp_path / "beside.py").write_text("word = 'beside'")
+    program = "import sys, beside\nprint(__name__, __file__, sys.argv[1:], beside.word)"
+    status, out, said = command(program, "--json", "5")
+    assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} ['--json', '5'] beside\n")
+    assert "Watched for" in said
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('no data')", 1, "no data\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("if", 1, "SyntaxError"),
+    ],
+)
+def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command, end, status, says):
+    ended, out, said = command(f"print('mine')\n{end}" if end != "if" else end)
+    assert ended == status
+    assert out == "mine\n" * (end != "if")
+    assert says in said
+    assert "d2lpar/__main__.py" not in said
+    assert "Watched for" in said
+
+
+def test_a_child_that_the_script_forks_reports_nothing(run_python, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os\nif os.fork() == 0:\n    raise SystemExit(0)\nprint(os.wait()[1])\n"
+    )
+    program = f"""
+import subprocess, sys
+done = subprocess.run(
+    [sys.executable, "-W", "ignore", "-m", "d2lpar", "watch", {str(script)!r}],
+    capture_output=True, text=True,
+)
+print(done.stdout.strip(), done.stderr.count("Watched for"), done.returncode)
+"""
+    assert run_python(program) == "0 1 0"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["--json", "nowhere/report.json", __file__], "there is no folder 'nowhere'"),
+        (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
+        (["--fail-over", "much", __file__], "found 'much'"),
+        ([], "script"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(options, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["d2lpar", "watch", *options])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err
