@@ -42,6 +42,7 @@ from d2lpar import (
     record_compilations,
     two_devices,
     use_cpu_devices,
+    watch,
 )
 from d2lpar.book.workloads import Work, chain, chain_into, host_batch, init_mlp, train_step
 from d2lpar.machine import this_machine
@@ -174,6 +175,21 @@ def submit_while_pending(many: int, over: int) -> Quantity:
     )
     named = f"InFlight.submit with {many} calls pending, over with {over}"
     return times.ratio("many", "few", of="seconds").renamed(named)
+
+
+def price_of_watching(steps: int = 50) -> list[Row]:
+    """Compare a loop of steps of 5 ms, whose loss is read in each, watched and unwatched."""
+    work = Work()
+
+    def loop():
+        for _ in range(steps):
+            float(work(0.005)[0, 0])
+
+    def watched():
+        with watch():
+            loop()
+
+    return [ratio("a loop of 5 ms steps, watched over unwatched", watched, loop) < 1.05]
 
 
 def cost_of_host_memory() -> list[Row]:
@@ -459,6 +475,7 @@ QUICK = (
     cost_of_benchmark,
     cost_of_measure,
     cost_of_submit,
+    price_of_watching,
     cost_of_host_memory,
     cost_of_importing,
     training_with_a_window,
