@@ -9,7 +9,6 @@ import os
 import sys
 import sysconfig
 import types
-from dataclasses import dataclass
 
 import jax
 import numpy as np
@@ -19,27 +18,6 @@ _NUMPY = os.path.dirname(np.__file__) + os.sep
 _OURS = os.path.dirname(__file__) + os.sep
 _INSTALLED = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")}
 _LIBRARIES = (*(path + os.sep for path in _INSTALLED), _JAX, _NUMPY, _OURS, "<frozen")
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of code that somebody wrote.
-
-    Attributes:
-        file: Its path, or what a notebook calls its cell.
-        line: From 1.
-        code: What is on it.
-    """
-
-    file: str
-    line: int
-    code: str
-
-    @classmethod
-    def of(cls, frame: types.FrameType) -> "Place":
-        """Return where a frame is now."""
-        file, line = frame.f_code.co_filename, frame.f_lineno or 0
-        return cls(file, line, linecache.getline(file, line, frame.f_globals).strip())
 
 
 def in_user_code(frame: types.FrameType | None) -> types.FrameType | None:

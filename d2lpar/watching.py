@@ -7,6 +7,7 @@ array is being computed, in a call that needs a value.
 
 import html
 import json
+import linecache
 import logging
 import re
 import sys
@@ -21,7 +22,6 @@ import jax
 
 from d2lpar import _tables
 from d2lpar._places import (
-    Place,
     between,
     called_at,
     compiles,
@@ -68,12 +68,33 @@ KINDS = {
         _CHAPTER,
     ),
 }
-"""What Python can lose time with: in words, what to do about it, and where the book tells why."""
+"""What Python can lose time with, in words, what to do about it, and where the book says why."""
 
 _LOSES_NOTHING = {"first compilation", "queue"}
 # What reads the values of an array by an attribute, and what waits without reading any.
 _READ = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
 _WAIT = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of code that somebody wrote.
+
+    Attributes:
+        file: Its path, or what a notebook calls its cell.
+        line: From 1.
+        code: What is on it.
+    """
+
+    file: str
+    line: int
+    code: str
+
+    @classmethod
+    def of(cls, frame: FrameType) -> "Place":
+        """Return where a frame is now."""
+        file, line = frame.f_code.co_filename, frame.f_lineno or 0
+        return cls(file, line, linecache.getline(file, line, frame.f_globals).strip())
 
 
 @dataclass
@@ -329,11 +350,11 @@ class _Watcher:
             again, at_again, used_again = _state_of(thread)
             stands = again is frame and at == at_again and used_again - used < 5e-5
             stacks.append((thread, frame, user, stands, (id(frame), at, used)))
-        works = busy or any(in_jax(frame, user) for _, frame, user, *_ in stacks)
+        works = busy or any(_in_jax(frame, user) for _, frame, user, *_ in stacks)
         if self.watched.saw_arrays and not works:
             self.watched.idle_seconds += seconds
         for thread, frame, user, stands, state in stacks:
-            kind = kind_of(frame, user, stands, busy)
+            kind = _kind_of(frame, user, stands, busy)
             if kind is None and self.watched.saw_arrays and not works and thread is self._watching:
                 kind = "device idle"
             self._note(thread, kind, user, state, seconds)
@@ -345,7 +366,7 @@ class _Watcher:
         place = Place.of(user)
         key = kind, place, thread.name
         if key not in self._found:
-            self._found[key] = Finding(kind, place, operation_at(user, place), thread.name)
+            self._found[key] = Finding(kind, place, _operation_at(user, place), thread.name)
         found = self._found[key]
         found.seconds += seconds
         # It is the same wait if the thread has not moved and has used no time.
@@ -355,17 +376,17 @@ class _Watcher:
         self._at[thread.ident] = state
 
 
-def operation_at(user: FrameType, place: Place) -> str:
+def _operation_at(user: FrameType, place: Place) -> str:
     """Return what a line is at, in the words of its code."""
     return " ".join((expression_at(user) or place.code).split())
 
 
-def in_jax(frame: FrameType, user: FrameType) -> bool:
+def _in_jax(frame: FrameType, user: FrameType) -> bool:
     """Return whether user code has called JAX, and JAX has not come back."""
     return any(map(is_in_jax, between(frame, user))) or _is_jitted(called_at(user))
 
 
-def kind_of(frame: FrameType, user: FrameType, stands: bool, busy: bool) -> str | None:
+def _kind_of(frame: FrameType, user: FrameType, stands: bool, busy: bool) -> str | None:
     """Return which of `KINDS` a thread is at, or None."""
     inner = between(frame, user)
     if any(map(compiles, inner)):

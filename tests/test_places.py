@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from d2lpar import _places
-from d2lpar._places import Place, called_at, expression_at
+from d2lpar._places import called_at, expression_at
+from d2lpar.watching import Place
 
 
 def frame_here():

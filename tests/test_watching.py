@@ -11,11 +11,10 @@ import pytest
 
 from d2lpar import watch
 from d2lpar.__main__ import main
-from d2lpar._places import Place
 from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
 from d2lpar.errors import ArgumentError, D2lparError
-from d2lpar.watching import KINDS, Finding, Watched
+from d2lpar.watching import KINDS, Finding, Place, Watched
 
 WAITS = {"value", "barrier"}
 
