@@ -107,19 +107,23 @@ def test_a_full_queue_is_no_loss():
 def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhile():
     def read(y, s, i):
         y.block_until_ready()
-        time.sleep(0.1)  # Read.
+        time.sleep(0.3)  # Read.
 
     found = found_in(read, seconds=0.03, enough=lambda found: of_kind(found, {"device idle"}))
-    assert "time.sleep(0.1)  # Read." in of_kind(found, {"device idle"})
+    assert "time.sleep(0.3)  # Read." in of_kind(found, {"device idle"})
 
 
 def test_what_compiles_again_is_found_with_what_has_changed():
-    with watch(0.001) as watched:
-        for rows in range(3, 9):
-            jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((rows, 5), jnp.float16))
-    again = [f for f in watched.findings if f.kind == "compilation"]
-    assert len(again) > 0
-    assert any("float16[8,5] after float16[7,5]" in f.detail for f in again)
+    again = []
+    for attempt in range(6):
+        last = 3 + 5 * 2**attempt  # More of them, if nobody has looked in time.
+        with watch(0.001) as watched:
+            for rows in range(3, last + 1):
+                jax.jit(lambda x: jnp.tanh(x @ x.T).sum())(jnp.ones((rows, 5), jnp.float16))
+        again = [f.detail for f in watched.findings if f.kind == "compilation"]
+        if any(f"float16[{last},5] after float16[{last - 1},5]" in detail for detail in again):
+            return
+    raise AssertionError(f"found only {again}")
 
 
 def test_what_compiles_once_is_no_loss():
@@ -137,9 +141,9 @@ def test_threads_are_told_apart():
         for each in (thread, another):
             each.join()
 
-    for _ in range(5):
+    for attempt in range(6):
         with watch(0.001) as watched:
-            ask(*arrays())
+            ask(*arrays(0.1 * 2**attempt))
         if waits := {f.thread for f in watched.findings if f.kind in WAITS}:
             break
     # The other has no line of anybody's code.
@@ -245,7 +249,7 @@ import jax, jax.numpy as jnp
 from d2lpar.book.workloads import Work, chain
 work = Work()
 step = jax.jit(lambda x: chain(x, work.links(0.2)).sum())
-for _ in range(3):
+for _ in range(8):
     loss = step(work.matrix)
     float(loss)
 """
