@@ -9,6 +9,7 @@ import html
 import json
 import linecache
 import logging
+import math
 import re
 import sys
 import threading
@@ -254,25 +255,26 @@ class _Compilations(logging.Filter):
 
     def __enter__(self):
         logger = logging.getLogger(self.LOGGER)
-        self._level, self._shown = logger.level, logger.getEffectiveLevel()
+        self._before = logger.level, logger.disabled
         # Whoever configures logging after JAX was imported disables its loggers, often unawares.
-        self._disabled, logger.disabled = logger.disabled, False
+        self._shown = math.inf if logger.disabled else logger.getEffectiveLevel()
         logger.addFilter(self)
         logger.setLevel(logging.DEBUG)
+        logger.disabled = False
         return self
 
     def __exit__(self, *_):
         logger = logging.getLogger(self.LOGGER)
-        logger.setLevel(self._level)
+        level, logger.disabled = self._before
+        logger.setLevel(level)
         logger.removeFilter(self)
-        logger.disabled = self._disabled
 
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Compiling %s") and len(record.args) > 1:
             name, arguments = map(str, record.args[:2])
             if user := in_user_code(sys._getframe()):
                 self.seen.setdefault((Place.of(user), name), []).append(arguments)
-        return record.levelno >= self._shown and not self._disabled
+        return record.levelno >= self._shown
 
     def again(self, place: Place) -> str:
         """Return what compiled more than once at a place, and what had changed, or ""."""

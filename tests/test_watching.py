@@ -131,10 +131,14 @@ def test_what_compiles_again_is_found_with_what_has_changed():
     raise AssertionError(f"found only {again}")
 
 
-def test_what_compiles_is_heard_where_logging_was_configured_anew(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("jax._src.interpreters.pxla"), "disabled", True)
+def test_what_compiles_is_heard_where_logging_was_configured_anew(monkeypatch, caplog):
+    logger = logging.getLogger("jax._src.interpreters.pxla")
+    monkeypatch.setattr(logger, "disabled", True)
     test_what_compiles_again_is_found_with_what_has_changed()
-    assert logging.getLogger("jax._src.interpreters.pxla").disabled
+    assert logger.disabled
+    with watch():
+        logger.warning("of a logger that is to be silent")
+    assert caplog.records == []
 
 
 def test_what_compiles_once_is_no_loss():
