@@ -326,7 +326,7 @@ def test_the_search_finds_a_word(visit):
 @pytest.mark.parametrize("page", NOTEBOOKS)
 def test_the_copy_button_copies_the_code_of_its_cell(visit, page):
     rights = ["clipboard-read", "clipboard-write"]
-    with visit(f"{page}.html", permissions=rights) as tab:
+    with visit(f"{page}.html", permissions=rights) as tab, unfolded(tab):
         code = tab.locator("div.cell_input div.highlight").nth(1)
         code.hover()
         code.locator("button.copybtn").click()
