@@ -29,9 +29,10 @@ def _measured_before():
     work()  # It waits, and so it would be found in whichever test comes first.
 
 
-@functools.partial(jax.jit, static_argnums=1)
+@jax.jit
 def unready(matrix, links):
-    y = chain(matrix, links)
+    # Their number is no static argument: nothing compiles while somebody watches.
+    y = jax.lax.fori_loop(0, links, lambda _, y: chain(y, 1), matrix)
     return y, jnp.abs(y).sum(), jnp.argmax(y) % 2
 
 
@@ -43,8 +44,9 @@ def found_in(function, seconds=0.1, attempts=5, enough=bool):
     """Watch a function until enough is found: another process may have the core when we look."""
     function(*arrays(0.001))  # Compiles what it needs.
     for attempt in range(attempts):
+        of = arrays(seconds * 2**attempt)
         with watch(0.001) as watched:
-            function(*arrays(seconds * 2**attempt))
+            function(*of)
         if enough(found := {(f.kind, f.place.code) for f in watched.findings}):
             break
     return found
@@ -157,8 +159,9 @@ def test_threads_are_told_apart():
             each.join()
 
     for attempt in range(6):
+        of = arrays(0.1 * 2**attempt)
         with watch(0.001) as watched:
-            ask(*arrays(0.1 * 2**attempt))
+            ask(*of)
         if waits := {f.thread for f in watched.findings if f.kind in WAITS}:
             break
     # The other has no line of anybody's code.
