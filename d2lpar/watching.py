@@ -266,6 +266,8 @@ class _Compilations(logging.Filter):
     def __enter__(self) -> "_Compilations":
         logger = logging.getLogger(self.LOGGER)
         self._level, self._shown = logger.level, logger.getEffectiveLevel()
+        # Whoever configures logging after JAX was imported disables its loggers, often unawares.
+        self._disabled, logger.disabled = logger.disabled, False
         logger.addFilter(self)
         logger.setLevel(logging.DEBUG)
         return self
@@ -274,13 +276,14 @@ class _Compilations(logging.Filter):
         logger = logging.getLogger(self.LOGGER)
         logger.setLevel(self._level)
         logger.removeFilter(self)
+        logger.disabled = self._disabled
 
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Compiling %s") and len(record.args) > 1:
             name, arguments = map(str, record.args[:2])
             if user := in_user_code(sys._getframe()):
                 self.seen.setdefault((Place.of(user), name), []).append(arguments)
-        return record.levelno >= self._shown
+        return record.levelno >= self._shown and not self._disabled
 
     def again(self, place: Place) -> str:
         """Return what compiled more than once at a place, and what had changed, or ""."""

@@ -131,6 +131,12 @@ def test_what_compiles_again_is_found_with_what_has_changed():
     raise AssertionError(f"found only {again}")
 
 
+def test_what_compiles_is_heard_where_logging_was_configured_anew(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("jax._src.interpreters.pxla"), "disabled", True)
+    test_what_compiles_again_is_found_with_what_has_changed()
+    assert logging.getLogger("jax._src.interpreters.pxla").disabled
+
+
 def test_what_compiles_once_is_no_loss():
     with watch(0.001) as watched:
         jax.jit(lambda x: jnp.cosh(x).prod())(jnp.ones(11)).block_until_ready()
