@@ -53,7 +53,7 @@ sync:  ## write the .ipynb of each chapter anew from its .md
 	$(run) python .ci/sync.py $(sources)
 
 lock:  ## write requirements.txt anew from pyproject.toml, with the newest versions
-	$(run) uv pip compile --universal --python-version 3.11 --upgrade --group dev \
+	$(run) uv pip compile --universal --python-version 3.11 --upgrade --extra book --group dev \
 	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.txt
 
 clean:  ## remove what was built, and the environments

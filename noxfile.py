@@ -17,7 +17,7 @@ NOT_THE_PACKAGE = [f"test_{name}.py" for name in ("book", "colab", "makefile", "
 @nox.parametrize("jax", ["jax==0.7.2", "jax"], ids=["colab", "newest"])
 def matrix(session: nox.Session, jax: str) -> None:
     """Run the tests of the package, and each notebook from its first cell to its last."""
-    session.install("--upgrade", "--group", "test", "--editable", ".", jax)
+    session.install("--upgrade", "--group", "test", "--editable", ".[book]", jax)
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     session.run("pytest", *(f"--ignore=tests/{name}" for name in NOT_THE_PACKAGE))
     for notebook in sorted(Path("book").rglob("*.ipynb")):

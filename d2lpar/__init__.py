@@ -7,6 +7,7 @@ only the book needs is in `d2lpar.book`.
 
 import importlib
 from importlib.metadata import version as _version
+from types import ModuleType
 
 from d2lpar.barriers import block, makes_wait, wait_all
 from d2lpar.compilation import record_compilations
@@ -68,7 +69,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str):
+def __getattr__(name: str) -> ModuleType:
     # So that `import d2lpar` costs little more than `import jax`, and `d2lpar.plot` works all the
     # same.
     if name in ("plot", "graph"):

@@ -8,7 +8,7 @@ import types
 from pathlib import Path
 
 from d2lpar.machine import this_machine, versions
-from d2lpar.watching import KINDS, Watched, watch
+from d2lpar.watching import KINDS, watch
 
 
 def main() -> None:
@@ -85,20 +85,13 @@ def watch_script(
         partial.write_text(watched.to_json(), encoding="utf-8")
         partial.replace(report)
     too_much = [] if fail_over is None else watched.losses(fail_over)
-    print(*lines_over(fail_over, watched, too_much), sep="\n", end="", file=sys.stderr)
+    for found in too_much:
+        print(
+            f"\nMore than {fail_over:.0%}: {found.place} {KINDS[found.kind][0]} "
+            f"for {watched.share(found):.1%} of the time.",
+            file=sys.stderr,
+        )
     return status or int(bool(too_much))
-
-
-def lines_over(limit: float | None, watched: Watched, too_much: list) -> list[str]:
-    """Return what to print of the lines that lose more than they may."""
-    return [
-        *(
-            f"\nMore than {limit:.0%}: {found.place.file}:{found.place.line} "
-            f"{KINDS[found.kind][0]} for {watched.share(found):.1%} of the time."
-            for found in too_much
-        ),
-        "",
-    ]
 
 
 def run(script: Path, arguments: list[str]) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -43,7 +43,7 @@ def watch_results(result: Any, began: int) -> list[Result]:
         for device in array.devices():
             queues[device_name(device)].append(array)
 
-    def watch(device):
+    def watch(device: str) -> None:
         with contextlib.suppress(Exception):  # The caller waits as well, and meets it.
             for array in queues[device]:
                 block(array)
@@ -58,7 +58,7 @@ def watch_results(result: Any, began: int) -> list[Result]:
         for thread in threads:
             thread.join()
 
-    def ready_at(array):
+    def ready_at(array: jax.Array) -> int:
         times = () if id(array) in unseen else ready.get(id(array), {}).values()
         return max(times, default=0)
 
@@ -83,7 +83,9 @@ def _is_array_and_copy(tree: Any) -> bool:
     )
 
 
-def rows_of(results: Sequence[Result], devices: set[str], events) -> Iterator[Event]:
+def rows_of(
+    results: Sequence[Result], devices: set[str], events: Iterable[Event]
+) -> Iterator[Event]:
     """Yield a row for each of these devices: its results, one after the other."""
     copies = sum(result.source_ready is not None for result in results)
     calls = [(e.start, e.end) for e in events if (e.program, e.operator) == COPY_CALL]

@@ -3,8 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import networkx as nx
 import numpy as np
+
+from d2lpar._extras import needs
+
+with needs("plot"):
+    import networkx as nx
 
 
 class Lane(NamedTuple):
@@ -68,7 +72,7 @@ def _order(layers: Layers, steps: nx.DiGraph) -> None:
     """
     x = {}
 
-    def spread(layer):
+    def spread(layer: list[int | Lane]) -> None:
         for index, node in enumerate(layer):
             x[node] = (index + 0.5) / len(layer)
 

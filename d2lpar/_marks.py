@@ -3,13 +3,17 @@
 from collections.abc import Sequence
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-from matplotlib.path import Path
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from d2lpar._extras import needs
 from d2lpar.quantity import Quantity
 from d2lpar.units import format_value
+
+with needs("plot"):
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+    from matplotlib.path import Path
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 
 def error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
@@ -24,7 +28,7 @@ def interval_ends(quantity: Quantity) -> tuple[float, float]:
     return max(low, min(quantity.samples)), min(high, max(quantity.samples))
 
 
-def format_log_axis(axis, unit: str) -> None:
+def format_log_axis(axis: Axis, unit: str) -> None:
     """Label a logarithmic axis, at 2 and 5 as well if it spans little."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
@@ -33,7 +37,7 @@ def format_log_axis(axis, unit: str) -> None:
         format_axis(axis, unit)
 
 
-def format_axis(axis, unit: str) -> None:
+def format_axis(axis: Axis, unit: str) -> None:
     """Label an axis with numbers that carry their unit."""
     axis.set_major_formatter(
         FuncFormatter(lambda value, _: format_value(value, unit) if value else "0")

@@ -2,7 +2,8 @@
 
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import jax
 
@@ -57,7 +58,7 @@ def read(data: bytes) -> tuple[Event, ...]:
     return in_order(event._replace(start=event.start - began) for event in kept)
 
 
-def _host_events(lines) -> tuple[list[Event], tuple[int, int] | None]:
+def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | None]:
     """Return what Python and the CPU devices did, and the window of `record_trace` if it is there.
 
     Each line is a thread. An operator of a CPU device says so in the statistics of its event; it
@@ -108,7 +109,7 @@ def _call(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _outermost(row: str, calls: list[tuple]) -> Iterator[Event]:
+def _outermost(row: str, calls: list[tuple[int, int, str, str]]) -> Iterator[Event]:
     """Yield the calls that are not made inside another one."""
     end = -1
     for number, (start, negative, program, kind) in enumerate(sorted(calls)):
@@ -117,7 +118,7 @@ def _outermost(row: str, calls: list[tuple]) -> Iterator[Event]:
             yield Event(row, program, kind, number, start, -negative)
 
 
-def _gpu_events(device: str, lines) -> Iterator[Event]:
+def _gpu_events(device: str, lines: Iterable[Any]) -> Iterator[Event]:
     """Yield what the streams of a GPU did; copies to and from the host get rows of their own."""
     rows = {"MemcpyD2H": f"{device} to host", "MemcpyH2D": f"{device} from host"}
     first, run, copies = None, -1, 0
@@ -141,7 +142,7 @@ def _gpu_events(device: str, lines) -> Iterator[Event]:
         yield Event(device, _program(stats), operator, run, start, duration)
 
 
-def _program(stats: dict) -> str:
+def _program(stats: Mapping[str, str]) -> str:
     """Return the name of the jitted function behind an XLA module, `jit_` and the name."""
     name = stats.get("hlo_module", "").removeprefix("jit_")
     return "<lambda>" if name in ("_lambda", "_lambda_") else name

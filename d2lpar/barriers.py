@@ -7,7 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from d2lpar.devices import all_devices
+from d2lpar._tracing import require_values
+from d2lpar.devices import all_devices, require_device
 from d2lpar.errors import ArgumentError, require_count
 
 WAITING = "d2lpar.block"
@@ -15,7 +16,7 @@ WAITING = "d2lpar.block"
 
 
 @jax.jit
-def _add_one(x):
+def _add_one(x: jax.Array) -> jax.Array:
     return x + 1
 
 
@@ -31,13 +32,26 @@ def block(tree: Any) -> Any:
     Returns:
         The same tree.
 
+    Raises:
+        ArgumentError: If JAX traces, or an array was deleted or donated.
+        Exception: What went wrong while an array was computed.
+
     Example:
         >>> import jax.numpy as jnp
         >>> block({"loss": jnp.float32(2) * 3})
         {'loss': Array(6., dtype=float32)}
     """
-    with jax.profiler.TraceAnnotation(WAITING):
-        return jax.block_until_ready(tree)
+    require_values("block()", tree)
+    try:
+        with jax.profiler.TraceAnnotation(WAITING):
+            return jax.block_until_ready(tree)
+    except RuntimeError as error:
+        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(tree)):
+            raise  # What went wrong on the device.
+        raise ArgumentError(
+            "There is nothing to wait for in an array that was deleted, or donated to a call "
+            "(donate_argnums): wait for what that call returned."
+        ) from error
 
 
 def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
@@ -50,11 +64,21 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     Args:
         devices: The devices to wait for; every local one if None.
 
+    Raises:
+        ArgumentError: If JAX traces, or `devices` is no list of devices.
+
     Example:
         >>> wait_all()
     """
+    require_values("wait_all()")
     if devices is None:  # JAX itself lists only those of its default kind.
         devices = list(dict.fromkeys(all_devices() + jax.local_devices()))
+    if not isinstance(devices, Sequence) or not devices:
+        raise ArgumentError(
+            f"wait_all() needs a list of devices, or None for all of them, found {devices!r}."
+        )
+    for device in devices:
+        require_device(device, "wait_all()")
     sentinels = [_add_one(jax.device_put(np.float32(0), d)) for d in devices]
     for kind in {device.platform for device in devices}:
         group = [device for device in devices if device.platform == kind]
@@ -95,6 +119,7 @@ def makes_wait(
         >>> makes_wait(lambda y, z: float(z[0, 0]), lambda: products(jnp.eye(1000)))
         True
     """
+    require_values("makes_wait()")
     require_count("tries", tries, at_least=1)
     operation(*block(make_unready()))  # Whatever it compiles must not look like waiting.
     for _ in range(tries):

@@ -23,7 +23,7 @@ def _listen() -> None:
     jax.monitoring.register_event_duration_secs_listener(_note)
 
 
-def _note(event: str, seconds: float, **details) -> None:
+def _note(event: str, seconds: float, **details: str | int) -> None:
     if event == _COMPILED:
         for log in tuple(_open_logs):
             log.append(str(details.get("fun_name", "a function without a name")))

@@ -61,7 +61,7 @@ def crowding(threads: int) -> float:
     """
     data = b"x" * 20_000_000  # Of zeros, the system would make the pages while the one hashes.
 
-    def hash_it(_) -> float:
+    def hash_it(_: object) -> float:
         start = time.thread_time()
         hashlib.sha512(data)
         return time.thread_time() - start

@@ -1,5 +1,7 @@
 """Find the CPUs and GPUs JAX sees, under d2l's names, with a clear error."""
 
+from typing import Any
+
 import jax
 
 from d2lpar.errors import ArgumentError, DeviceError, require_count
@@ -130,11 +132,32 @@ def device_name(device: jax.Device) -> str:
     Returns:
         Its kind and its number.
 
+    Raises:
+        ArgumentError: If it is no device.
+
     Example:
         >>> device_name(cpu())
         'CPU 0'
     """
+    require_device(device, "device_name()")
     return f"{device.platform.upper()} {device.id}"
+
+
+def require_device(device: Any, what: str) -> None:
+    """Refuse whatever is no device.
+
+    Args:
+        device: What a caller passed.
+        what: Was called, as the message names it: `"wait_all()"`.
+
+    Raises:
+        ArgumentError: If it is none.
+    """
+    if not (hasattr(device, "platform") and hasattr(device, "memory_stats")):
+        raise ArgumentError(
+            f"{what} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
+            f"{device!r}."
+        )
 
 
 def use_cpu_devices(count: int) -> None:

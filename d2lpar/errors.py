@@ -27,6 +27,14 @@ class ResultsError(D2lparError, ValueError):
     """A file does not hold results that can be read, or results cannot be kept."""
 
 
+class ExtraError(D2lparError, ImportError):
+    """Something is not installed that only a part of the package needs."""
+
+
+class WatchError(D2lparError, RuntimeError):
+    """The program cannot be watched now."""
+
+
 class ClaimError(D2lparError, AssertionError):
     """A claim of the book does not hold on this machine (raised in strict mode only)."""
 

@@ -3,18 +3,22 @@
 import inspect
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
-import networkx as nx
 import numpy as np
 
+from d2lpar._extras import needs
 from d2lpar.devices import device_name
 from d2lpar.errors import ArgumentError, DeviceError
 from d2lpar.timeline import PYTHON, Timeline
 
+with needs("plot"):
+    import networkx as nx
 
-def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
+
+def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> nx.DiGraph:
     """Trace a function and return who needs whose result.
 
     Args:
@@ -38,6 +42,7 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
 
     Raises:
         DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
+        ArgumentError: If `function` cannot be called.
 
     Example:
         >>> import jax.numpy as jnp
@@ -47,12 +52,23 @@ def computation_graph(function: Callable, /, *args, **kwargs) -> nx.DiGraph:
         >>> list(graph.edges)
         [(0, 2), (1, 2), (2, 3)]
     """
+    if not callable(function):
+        raise ArgumentError(
+            f"computation_graph() needs a function to trace, found {type(function).__name__}: pass "
+            "f and its arguments, computation_graph(f, x), not its result."
+        )
     closed = jax.make_jaxpr(function)(*args, **kwargs)
     jaxpr = closed.jaxpr
     graph = nx.DiGraph()
     made_by = {}
 
-    def add(operator, outputs, operands=(), device=None, name=None):
+    def add(
+        operator: str,
+        outputs: Sequence[Any],
+        operands: Sequence[Any] = (),
+        device: str | None = None,
+        name: str | None = None,
+    ) -> None:
         node = len(graph)
         of_first = outputs[0].aval if outputs else None
         # A literal carries its value; a variable does not, and was made by an earlier node.
@@ -102,12 +118,16 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     Returns:
         The nodes of the chain, in order, from the first that takes time to the last.
 
+    Raises:
+        ArgumentError: If `graph` is none.
+
     Example:
         >>> import jax.numpy as jnp
         >>> graph = computation_graph(lambda x: (jnp.sin(x), jnp.cos(x) * 2), 1.0)
         >>> [graph.nodes[node]["operator"] for node in critical_path(graph)]
         ['cos', 'mul']
     """
+    require_graph(graph, "critical_path()")
     if seconds is None:
         seconds = {node: float(of["operator"] != "input") for node, of in graph.nodes.items()}
     cost = {node: seconds.get(node, 0.0) for node in graph}
@@ -129,11 +149,15 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
         graph: What `computation_graph` returns.
         nodes: The nodes that count; all but the inputs if None.
 
+    Raises:
+        ArgumentError: If `graph` is none.
+
     Example:
         >>> import jax.numpy as jnp
         >>> width(computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, 1.0))
         2
     """
+    require_graph(graph, "width()")
     if nodes is None:
         nodes = (node for node, of in graph.nodes.items() if of["operator"] != "input")
     nodes = set(nodes)
@@ -174,27 +198,21 @@ def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
     return found
 
 
-def critical_path_share(graph: nx.DiGraph, timeline: Timeline) -> float:
-    """Return which share of the elapsed time of a recording the critical path needs.
-
-    At 1, no further device could have made the run shorter. What is missing to 1 was spent on
-    dispatch, on copies that the profiler does not show, and on waiting for a device.
+def require_graph(graph: Any, what: str) -> None:
+    """Refuse whatever is no graph.
 
     Args:
-        graph: The graph of the recorded function, from `computation_graph`.
-        timeline: The recording, from `record_trace`.
+        graph: What a caller passed.
+        what: Was called, as the message names it: `"width()"`.
 
     Raises:
-        ArgumentError: If the timeline shows none of the graph's operators.
+        ArgumentError: If it is none.
     """
-    seconds = seconds_of(graph, timeline)
-    if not seconds:
+    if not isinstance(graph, nx.DiGraph):
         raise ArgumentError(
-            "The timeline shows no operator of this graph: give the graph of the function "
-            "that was recorded, made of jitted functions."
+            f"{what} needs a graph, found {type(graph).__name__}: pass what "
+            "computation_graph(function, *args) returns."
         )
-    path = critical_path(graph, seconds)
-    return sum(seconds.get(node, 0.0) for node in path) / timeline.elapsed
 
 
 def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
@@ -214,13 +232,13 @@ def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[s
     return names if len(names) == leaves else [None] * leaves
 
 
-def _device_of_argument(value) -> str | None:
+def _device_of_argument(value: Any) -> str | None:
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.committed:
         return _names(value.devices())
     return None
 
 
-def _device_of_target(target) -> str | None:
+def _device_of_target(target: Any) -> str | None:
     """Return the name of where `device_put` copies to, or None if the device stays the same."""
     if isinstance(target, jax.Device):
         return _names([target])
@@ -228,11 +246,11 @@ def _device_of_target(target) -> str | None:
     return _names(sharding.device_set) if isinstance(sharding, jax.sharding.Sharding) else None
 
 
-def _names(devices) -> str:
+def _names(devices: Iterable[jax.Device]) -> str:
     return ", ".join(map(device_name, sorted(devices, key=lambda device: device.id)))
 
 
-def _device_of_operands(operator: str, operands) -> str | None:
+def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) -> str | None:
     devices = sorted({of["device"] for of in operands} - {None})
     if len(devices) > 1:
         raise DeviceError(

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 
+from d2lpar._tracing import require_values
 from d2lpar.barriers import block
 from d2lpar.errors import ArgumentError, require_count
 
@@ -41,7 +42,8 @@ class InFlight:
         (10.0, True)
     """
 
-    def __init__(self, max_in_flight: int | None):
+    def __init__(self, max_in_flight: int | None) -> None:
+        require_values("InFlight()")
         if max_in_flight is not None:
             require_count(
                 "max_in_flight",
@@ -49,14 +51,14 @@ class InFlight:
                 at_least=1,
                 way_out="1 waits for each call before the next; None sets no bound.",
             )
-        self.max_in_flight = max_in_flight
+        self.max_in_flight: int | None = max_in_flight
         self.most_in_flight = 0
         # One line for each set of devices, as each is worked through in order; with its number, so
         # that the oldest call of all is known.
         self._lines: dict[frozenset, deque[tuple[int, list[Any]]]] = {}
         self._number = itertools.count()
 
-    def submit(self, function: Callable, /, *args, **kwargs) -> Any:
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `function` as soon as there is room for it, and return what it returns.
 
         Args:
@@ -93,14 +95,14 @@ class InFlight:
     def __enter__(self) -> "InFlight":
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.drain()
         else:
             # What went wrong matters more than what is still running.
             self._lines.clear()
 
-    def _wait_for_oldest(self):
+    def _wait_for_oldest(self) -> None:
         line = min(filter(None, self._lines.values()), key=lambda line: line[0][0])
         _, arrays = line.popleft()
         kept = _kept(arrays)
@@ -112,7 +114,7 @@ class InFlight:
             )
         block(kept)
 
-    def _forget_finished(self):
+    def _forget_finished(self) -> None:
         # From the front of each line only: a call must not cost more the more are pending.
         for line in self._lines.values():
             while line and _is_done(line[0][1]):

@@ -5,11 +5,12 @@ import html
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Never
 
 import jax
 
 from d2lpar._tables import as_table, in_two_lines, stacked_bar
+from d2lpar._tracing import require_values
 from d2lpar.barriers import block
 from d2lpar.compilation import listed, record_compilations
 from d2lpar.control import Control
@@ -59,7 +60,7 @@ class Measurement:
             raise ArgumentError(f"{self.name!r} has no {name!r}; it has {', '.join(known)}.")
         return known[name]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         lines = [f"{self.name}, {len(self.total.samples)} repeats"]
         for label, times in (("dispatch", self.dispatch), ("total", self.total)):
             low, high = (format_seconds(end) for end in times.interval)
@@ -96,9 +97,9 @@ class Comparison(dict[str, Measurement]):
         level: float = LEVEL,
         controlled: Iterable[bool] | None = None,
         needs: str = "",
-    ):
+    ) -> None:
         super().__init__((measurement.name, measurement) for measurement in measurements)
-        self.level = level
+        self.level: float = level
         self.controlled = None if controlled is None else tuple(controlled)
         self._needs = needs
 
@@ -143,7 +144,7 @@ class Comparison(dict[str, Measurement]):
         label = {"total": "time", "dispatch": "time of dispatch"}.get(of, of)
         return ratio.renamed(f"{label}, {over} over {under}")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         lines = [repr(measurement) for measurement in self.values()]
         if self.controlled is not None:
             lines.append(f"control: {sum(self.controlled)} of {len(self.controlled)} rounds count")
@@ -193,8 +194,8 @@ Until = Callable[[Any], Predicate | Iterable[Predicate]]
 
 
 def measure(
-    function: Callable,
-    *args,
+    function: Callable[..., Any],
+    *args: Any,
     until: Until | None = None,
     repeats: int = FEWEST_ROUNDS,
     limit: float = 20.0,
@@ -229,6 +230,7 @@ def measure(
         >>> (result.dispatch / result.total).median <= 1
         True
     """
+    require_values("measure()")
     if not callable(function):
         raise ArgumentError(
             f"measure() needs a function to call, found {type(function).__name__}: "
@@ -300,6 +302,7 @@ def compare(
         >>> (times.ratio("product", "sum") > 1.5).verdict
         'holds'
     """
+    require_values("compare()")
     if not isinstance(arms, Mapping) or not arms:
         raise ArgumentError(
             "compare() needs a dictionary of functions by name, "
@@ -329,7 +332,7 @@ class _Arm:
         clock: Callable[[], float],
         observe: Mapping[str, Callable[[Any], float]],
         units: Mapping[str, str],
-    ):
+    ) -> None:
         self.name = name
         self.call = call
         self.clock = clock
@@ -368,7 +371,7 @@ class _Arm:
                 self.devices |= leaf.devices()
 
     def measurement(self, level: float) -> Measurement:
-        def quantity(label, samples, unit):
+        def quantity(label: str, samples: Iterable[float], unit: str) -> Quantity:
             return Quantity(f"{self.name}, {label}", tuple(samples), unit, level=level)
 
         dispatch, total = (
@@ -389,7 +392,7 @@ class _Arm:
 class _Rounds:
     """Rounds in which each arm has its turn."""
 
-    def __init__(self, arms: list[_Arm], warmup: int, control: Control | None = None):
+    def __init__(self, arms: list[_Arm], warmup: int, control: Control | None = None) -> None:
         require_count("warmup", warmup, at_least=0)
         self._arms = arms
         self._warmup = warmup
@@ -443,7 +446,9 @@ class _Rounds:
 class _Question:
     """What is to be decided by a comparison, or by a part of it."""
 
-    def __init__(self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds):
+    def __init__(
+        self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds
+    ) -> None:
         if not callable(until):
             raise ArgumentError(
                 f"until must be a function of what is measured, found {until!r}: "
@@ -486,7 +491,7 @@ class _LookedAtError(Exception):
 class _Unmeasured:
     """What `until` is given before anything is measured, to see that it looks at it."""
 
-    def _looked_at(self, *_):
+    def _looked_at(self, *_: object) -> Never:
         raise _LookedAtError
 
     __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _looked_at

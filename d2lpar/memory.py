@@ -7,9 +7,12 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
+from d2lpar._tracing import require_values
+from d2lpar.devices import require_device
 from d2lpar.errors import ArgumentError
 
 
@@ -26,7 +29,7 @@ def host_memory() -> int:
 
 
 @functools.lru_cache(maxsize=1)
-def _process(pid: int):
+def _process(pid: int) -> Any:
     import psutil  # Not above: it is a third of the time of `import d2lpar`.
 
     # Keyed by the process: after a fork the child must not report its parent.
@@ -40,7 +43,11 @@ def device_memory(device: jax.Device) -> int | None:
 
     Args:
         device: Any device of JAX.
+
+    Raises:
+        ArgumentError: If it is no device.
     """
+    require_device(device, "device_memory()")
     statistics = device.memory_stats()
     return None if statistics is None else statistics["bytes_in_use"]
 
@@ -84,7 +91,9 @@ class PeakMemory:
         True
     """
 
-    def __init__(self, probe: Callable[[], int | None] = host_memory, *, every: float = 0.002):
+    def __init__(
+        self, probe: Callable[[], int | None] = host_memory, *, every: float = 0.002
+    ) -> None:
         if not 0 < every <= threading.TIMEOUT_MAX:  # NaN as well.
             raise ArgumentError(f"every must be a positive number of seconds, found {every}.")
         self._probe = probe
@@ -93,6 +102,7 @@ class PeakMemory:
         self.samples: list[tuple[float, int]] = []
 
     def __enter__(self) -> "PeakMemory":
+        require_values("PeakMemory()")
         # JAX releases buffers whose last reference was dropped by one of its own threads only
         # when Python collects garbage. Without this, `before` counts the run before this one.
         # Any collection will do, and one of everything takes a tenth of a second in a notebook.
@@ -106,17 +116,17 @@ class PeakMemory:
         self._thread.start()
         return self
 
-    def _watch(self):
+    def _watch(self) -> None:
         try:
             while not self._done.wait(self._every):
                 self._sample()
         except Exception as error:  # Raised again where the reader can see it.
             self._failure = error
 
-    def _sample(self):
+    def _sample(self) -> None:
         self.samples.append((time.perf_counter() - self._start, self._read()))
 
-    def _read(self):
+    def _read(self) -> int:
         count = self._probe()
         if count is None:
             raise ArgumentError(
@@ -125,7 +135,7 @@ class PeakMemory:
             )
         return count
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._done.set()
         self._thread.join()
         if kind is not None:

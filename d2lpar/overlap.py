@@ -51,7 +51,7 @@ class OverlapScore(Quantity):
             )
         return tuple(found)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "; ".join([super().__repr__(), *self.warnings])
 
 
@@ -121,7 +121,7 @@ class Pair:
         """What the machine lacked to measure it, as the control found; None if nothing."""
         return self.times.missing
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"{self.times!r}\n{self.score!r}"
 
     def _repr_html_(self) -> str:
@@ -179,7 +179,7 @@ def _seconds(given: Measurement | Quantity | float) -> Quantity:
     )
 
 
-def _shared_device(first, second) -> str:
+def _shared_device(first: object, second: object) -> str:
     if isinstance(first, Measurement) and isinstance(second, Measurement):
         devices = first.devices | second.devices
         if len(devices) == 1:

@@ -4,20 +4,23 @@ import itertools
 import sys
 from collections.abc import Mapping, Sequence
 
-import matplotlib.pyplot as plt
-import networkx as nx
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
 
 from d2lpar import _layout
+from d2lpar._extras import needs
 from d2lpar._marks import arrow, box, error_bars, format_axis, format_log_axis
 from d2lpar._tables import DEVICE, HOST
 from d2lpar.errors import ArgumentError
-from d2lpar.measurement import Measurement
+from d2lpar.graph import require_graph
 from d2lpar.quantity import Quantity
 from d2lpar.timeline import COPY, PYTHON, Timeline
+
+with needs("plot"):
+    import matplotlib.pyplot as plt
+    import networkx as nx
+    from matplotlib.axes import Axes
+    from matplotlib.patches import Patch
+    from matplotlib.ticker import MaxNLocator
 
 COLOURS = {
     "host": HOST,
@@ -94,43 +97,6 @@ def use_style() -> None:
         set_matplotlib_formats("svg")
 
 
-def draw_times(measurements: Mapping[str, Measurement]) -> Axes:
-    """Draw when Python had control back and when the result was ready, arm by arm.
-
-    Args:
-        measurements: What `compare` returns.
-
-    Returns:
-        The axes, with the medians and their 95 % intervals on a logarithmic scale of seconds.
-    """
-    axes = plt.figure(figsize=(5.2, 0.9 + 0.55 * len(measurements))).add_subplot()
-    names = list(measurements)
-    for colour, marker, label, offset in (
-        ("host", "o", "Python has control back", 0.12),
-        ("device", "s", "result is ready", -0.12),
-    ):
-        quantities = [m.dispatch if colour == "host" else m.total for m in measurements.values()]
-        medians = [q.median for q in quantities]
-        rows = np.arange(len(names))[::-1] + offset
-        axes.errorbar(
-            medians,
-            rows,
-            xerr=error_bars(quantities),
-            fmt=marker,
-            color=COLOURS[colour],
-            label=label,
-            capsize=3,
-        )
-    axes.set_yticks(np.arange(len(names))[::-1], names)
-    axes.set_ylim(-0.6, len(names) - 0.4)
-    axes.grid(axis="y", visible=False)
-    axes.set_xscale("log")
-    format_axis(axes.xaxis, "s")
-    axes.set_xlabel("time")
-    axes.figure.legend(loc="outside upper center", ncols=2)
-    return axes
-
-
 def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     """Draw a computational graph in layers: whoever waits for nobody is at the top.
 
@@ -141,7 +107,11 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     Returns:
         The axes. With more than a dozen nodes each shows its operator only, not its shape. An edge
         that skips layers leads around their boxes, unless the graph is too large to be read.
+
+    Raises:
+        ArgumentError: If `graph` is none.
     """
+    require_graph(graph, "draw_graph()")
     detailed = len(graph) <= 12
     width, height = (2.1, 0.9) if detailed else (1.12, 0.62)  # Inches for each box.
     layers, routes = _layout.layers_of(graph)
@@ -186,7 +156,15 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
     Returns:
         The axes, one for each timeline. Python's row is on top, blue where it dispatches and
         white where it waits; below is a row for each device and copy engine. Copies are hatched.
+
+    Raises:
+        ArgumentError: If there is none.
     """
+    if not isinstance(timelines, Mapping) or not timelines:
+        raise ArgumentError(
+            "draw_timelines() needs a dictionary of timelines by title, found "
+            f'{type(timelines).__name__}: draw_timelines({{"title": record_trace(f)[1]}}).'
+        )
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
     figure = plt.figure(figsize=(5.2, 0.36 * sum(heights) + 0.45 * len(heights) + 0.6))
@@ -296,9 +274,11 @@ def draw_curves(
         The axes with medians and their 95 % intervals; both scales are logarithmic.
 
     Raises:
-        ArgumentError: If there are more than that.
+        ArgumentError: If there is no curve, or there are more than that.
     """
     models = models or {}
+    if not len(xs) or not curves:
+        raise ArgumentError("draw_curves() needs a value of the parameter and a curve, or more.")
     if len(curves) > 4 or len(models) > 3:
         raise ArgumentError(
             "draw_curves() has looks for four curves and three models, found "

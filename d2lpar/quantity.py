@@ -4,9 +4,10 @@ import html
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from typing import Any
 
 from d2lpar._tables import as_table, interval_bar
 from d2lpar.errors import ArgumentError
@@ -51,7 +52,7 @@ class Quantity:
     exact: bool = False
     level: float = LEVEL
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not 0 < self.level < 1:
             raise ArgumentError(
                 f"The confidence of {self.name!r} lies between 0 and 1, found {self.level!r}."
@@ -234,7 +235,7 @@ class Quantity:
         """Return the same samples under another name."""
         return replace(self, name=name)
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """Return the quantity as plain data, for JSON."""
         return {
             "name": self.name,
@@ -273,7 +274,7 @@ class Quantity:
             return f"no spread within the {in_percent(self.level)} interval, {count}"
         return f"{in_percent(self.level)} interval {low} to {high}, {count}"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         value = format_value(self.median, self.unit)
         return f"{self.name}: {value}" + ("" if self.exact else f" ({self.doubt})")
 
@@ -386,14 +387,14 @@ class Predicate:
                 )
         return distance / (abs(unit) or 1.0)
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data, for JSON, which has no word for infinity."""
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
         quantity = self.quantity.as_dict()
         return {"quantity": quantity, "relation": self.relation, "low": low, "high": high}
 
     @classmethod
-    def from_dict(cls, data: dict) -> "Predicate":
+    def from_dict(cls, data: Mapping[str, Any]) -> "Predicate":
         """Return the comparison that `as_dict` has described.
 
         Raises:
@@ -405,7 +406,7 @@ class Predicate:
         high = math.inf if data["high"] is None else data["high"]
         return cls(Quantity(**data["quantity"]), low, high, data["relation"])
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         # `1 < q < 2` would silently drop its first half, and an undecided comparison is
         # neither true nor false.
         raise TypeError(
@@ -421,6 +422,6 @@ class Predicate:
             return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
         return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"
 
-    def __str__(self):
+    def __str__(self) -> str:
         # Without the remarks of an overlap score.
         return f"{Quantity.__repr__(self.quantity)}; claimed: {self.bound}"

@@ -77,7 +77,7 @@ class Timeline:
     @property
     def programs(self) -> "Timeline":
         """The same timeline with one event for each run of a program, without its operators."""
-        spans: dict[tuple, list[int]] = {}
+        spans: dict[tuple[str, str, str, int], list[int]] = {}
         for device, program, operator, run, start, duration in self.events:
             kept = operator if operator in ("dispatch", "wait", COPY) else ""
             key = (device, program, kept, run)
@@ -158,7 +158,7 @@ class Timeline:
                 span = next(others, None)
         return total / 1e9
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]
         programs = self.programs
         for row in self.rows:
@@ -197,6 +197,6 @@ def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
     return tuple(sorted(events, key=lambda event: event.start))
 
 
-def _natural(row: str) -> list:
+def _natural(row: str) -> list[int | str]:
     """Return a key that sorts GPU 10 behind GPU 9."""
     return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", row)]

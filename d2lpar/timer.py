@@ -4,6 +4,7 @@ import itertools
 import time
 from collections.abc import Callable
 
+from d2lpar._tracing import require_values
 from d2lpar.compilation import listed, record_compilations
 from d2lpar.errors import ArgumentError
 
@@ -23,7 +24,8 @@ class Timer:
         True
     """
 
-    def __init__(self, *, clock: Callable[[], float] = time.perf_counter):
+    def __init__(self, *, clock: Callable[[], float] = time.perf_counter) -> None:
+        require_values("Timer()")
         self._clock = clock
         self.times: list[float] = []
         self.start()
@@ -79,18 +81,19 @@ class Benchmark:
 
     def __init__(
         self, description: str = "Done", *, clock: Callable[[], float] = time.perf_counter
-    ):
+    ) -> None:
         self.description = description
         self.seconds: float | None = None
         self._clock = clock
 
     def __enter__(self) -> "Benchmark":
+        require_values("Benchmark()")
         self._recording = record_compilations()
         self._compiled = self._recording.__enter__()
         self._started = self._clock()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *_: object) -> None:
         self.seconds = self._clock() - self._started
         self._recording.__exit__(None, None, None)
         note = f"; compiled meanwhile: {listed(self._compiled)}" if self._compiled else ""

@@ -10,13 +10,16 @@ from typing import Any
 import jax
 
 from d2lpar import _arrivals, _xplane
+from d2lpar._tracing import require_values
 from d2lpar.barriers import WAITING, wait_all
 from d2lpar.compilation import listed, record_compilations
 from d2lpar.errors import ArgumentError, CompilationError, TraceError
 from d2lpar.timeline import PYTHON, Timeline, in_order
 
 
-def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]:
+def record_trace(
+    function: Callable[..., Any], /, *args: Any, **kwargs: Any
+) -> tuple[Any, Timeline]:
     """Call a function and record what ran where and when, until its results are ready.
 
     The times come from JAX's profiler. It does not see everything: a copy from one CPU device to
@@ -57,6 +60,7 @@ def record_trace(function: Callable, /, *args, **kwargs) -> tuple[Any, Timeline]
             f"record_trace() needs a function to call, found {type(function).__name__}: pass f "
             "and its arguments, record_trace(f, x), not its result, record_trace(f(x))."
         )
+    require_values("record_trace()")
     wait_all()  # What is still queued is not part of it.
     with tempfile.TemporaryDirectory() as folder:
         with _profiler(folder), record_compilations() as compiled:

@@ -31,17 +31,19 @@ from d2lpar._places import (
     is_in_jax,
     is_in_numpy,
 )
-from d2lpar.errors import ArgumentError, D2lparError
+from d2lpar._tracing import require_values
+from d2lpar.errors import ArgumentError, WatchError
 from d2lpar.units import format_seconds
 
 _BOOK = "https://d2lpar.github.io/d2lpar/book"
 _CHAPTER = f"{_BOOK}/asynchronous-computation.html"
+_RECIPES = f"{_BOOK}/in-your-own-code.html"
 
 KINDS = {
     "value": (
         "waits for a value",
         "Keep the array, and read it a few steps later, when it is there already.",
-        f"{_CHAPTER}#barriers-and-blockers",
+        f"{_RECIPES}#a-loss-that-you-want-to-see",
     ),
     "barrier": (
         "waits at a barrier",
@@ -51,12 +53,12 @@ KINDS = {
     "compilation": (
         "compiles",
         "Keep shapes and dtypes the same from step to step, and call jax.jit once, not in a loop.",
-        f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
+        f"{_RECIPES}#an-evaluation-between-two-epochs",
     ),
     "device idle": (
         "keeps the device idle",
         "Do this ahead, in a thread, while the device works on the step before.",
-        f"{_CHAPTER}#the-loop-mended",
+        f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "first compilation": (
         "compiles for the first time",
@@ -70,6 +72,9 @@ KINDS = {
     ),
 }
 """What Python can lose time with, in words, what to do about it, and where the book says why."""
+
+# Where a thread was, and how much of a processor it had used: the same again is the same wait.
+_State = tuple[int, int, float]
 
 _LOSES_NOTHING = {"first compilation", "queue"}
 # What reads the values of an array by an attribute, and what waits without reading any.
@@ -90,6 +95,11 @@ class Place:
     file: str
     line: int
     code: str
+
+    def __str__(self) -> str:
+        # A cell of a notebook has a file of its own, whose name tells nobody anything.
+        is_cell = "ipykernel_" in self.file or self.file.startswith("<ipython")
+        return f"line {self.line} of a cell" if is_cell else f"{self.file}:{self.line}"
 
     @classmethod
     def of(cls, frame: FrameType) -> "Place":
@@ -176,7 +186,7 @@ class Watched:
                 f"{self.share(found):6.1%}  {format_seconds(found.seconds)}, "
                 f"at least {found.times} time{'s' * (found.times != 1)}{self._thread(found)}"
             )
-            yield f"        {found.place.file}:{found.place.line}  {found.place.code}"
+            yield f"        {found.place}  {found.place.code}"
             yield f"        {KINDS[found.kind][0]}: {found.operation}"
             if found.detail:
                 yield f"        {found.detail}"
@@ -194,7 +204,7 @@ class Watched:
         rows = []
         for found in self.findings:
             what, advice, link = KINDS[found.kind]
-            where = f"{found.place.file.rsplit('/', 1)[-1]}:{found.place.line}{self._thread(found)}"
+            where = f"{str(found.place).rsplit('/', 1)[-1]}{self._thread(found)}"
             rows.append(
                 [
                     _tables.in_two_lines(where, found.place.code),
@@ -224,8 +234,8 @@ def watch(every: float = 0.005) -> Iterator[Watched]:
         What has been seen, filled in when the block ends, also by an error.
 
     Raises:
-        D2lparError: If the program is being watched already.
-        ArgumentError: If `every` is no positive number of seconds.
+        WatchError: If the program is being watched already.
+        ArgumentError: If `every` is no positive number of seconds, or JAX traces.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -236,6 +246,7 @@ def watch(every: float = 0.005) -> Iterator[Watched]:
     """
     if not isinstance(every, int | float) or isinstance(every, bool) or not every > 0:
         raise ArgumentError(f"every must be a positive number of seconds, found {every!r}.")
+    require_values("watch()")
     watcher = _Watcher(every)
     watcher.start()
     try:
@@ -249,11 +260,11 @@ class _Compilations(logging.Filter):
 
     LOGGER = "jax._src.interpreters.pxla"
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.seen: dict[tuple[Place, str], list[str]] = {}
 
-    def __enter__(self):
+    def __enter__(self) -> "_Compilations":
         logger = logging.getLogger(self.LOGGER)
         self._before = logger.level, logger.disabled
         # Whoever configures logging after JAX was imported disables its loggers, often unawares.
@@ -263,7 +274,7 @@ class _Compilations(logging.Filter):
         logger.disabled = False
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         logger = logging.getLogger(self.LOGGER)
         level, logger.disabled = self._before
         logger.setLevel(level)
@@ -298,11 +309,11 @@ class _Watcher:
     _running: "_Watcher | None" = None
     _lock = threading.Lock()
 
-    def __init__(self, every: float):
+    def __init__(self, every: float) -> None:
         self.watched = Watched()
         self._every = every
-        self._found: dict[tuple, Finding] = {}
-        self._at: dict[int, tuple] = {}
+        self._found: dict[tuple[str, Place, str], Finding] = {}
+        self._at: dict[int | None, _State] = {}
         self._done = threading.Event()
         self._compilations = _Compilations()
         self._thread = threading.Thread(target=self._run, name="d2lpar.watch", daemon=True)
@@ -311,7 +322,7 @@ class _Watcher:
     def start(self) -> None:
         with _Watcher._lock:
             if _Watcher._running is not None:
-                raise D2lparError("The program is being watched already. One watch() is enough.")
+                raise WatchError("The program is being watched already. One watch() is enough.")
             _Watcher._running = self
         self._compilations.__enter__()
         self._started = time.perf_counter()
@@ -364,7 +375,14 @@ class _Watcher:
                 kind = "device idle"
             self._note(thread, kind, user, state, seconds)
 
-    def _note(self, thread, kind, user, state, seconds) -> None:
+    def _note(
+        self,
+        thread: threading.Thread,
+        kind: str | None,
+        user: FrameType,
+        state: _State,
+        seconds: float,
+    ) -> None:
         if kind is None:
             self._at.pop(thread.ident, None)
             return

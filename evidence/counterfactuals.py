@@ -153,6 +153,58 @@ CAUSES = {
             edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
         ),
     },
+    "in-your-own-code": {
+        "watch-finds-the-line": Intervention(
+            "reading the loss in each turn",
+            edits={"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+        ),
+        "log-later": Intervention(
+            "the steps in between",
+            edits={"later(losses_of_training(), lag=2)": "later(losses_of_training(), lag=0)"},
+        ),
+        "read-before-waiting": Intervention(
+            "the batches in hand",
+            edits={
+                "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
+                "        if not float(loss) < limit:\n            break\n": (
+                    "        if not float(loss) < limit:\n            break\n"
+                    "        ready.extend(islice(batches, 1))\n"
+                ),
+                "for batch in prefetch(map(read, range(steps))):\n"
+                "        parameters, loss = train_step(parameters, batch, targets)\n"
+                "        if not": (
+                    "for batch in map(read, range(steps)):\n"
+                    "        parameters, loss = train_step(parameters, batch, targets)\n"
+                    "        if not"
+                ),
+            },
+        ),
+        "scan-small-steps": Intervention(
+            "the one call",
+            edits={'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
+        ),
+        "fill-the-last-batch": Intervention(
+            "the batch that is shorter",
+            edits={"(10 * rows + 5, 512)": "(10 * rows, 512)"},
+        ),
+        "checkpoint-in-a-thread": Intervention(
+            "the thread",
+            edits={"saved.append(writer.submit(save, parameters))": "save(parameters)"},
+        ),
+        "watched-loop-mended": Intervention(
+            "reading ahead, and reading the loss later",
+            edits={
+                "    for batch in prefetch(map(read, range(steps))):\n"
+                "        parameters, loss = train_step(parameters, batch, targets)\n"
+                "        yield": (
+                    "    for batch in map(read, range(steps)):\n"
+                    "        parameters, loss = train_step(parameters, batch, targets)\n"
+                    "        yield"
+                ),
+                "enumerate(later(losses_read_ahead()))": "enumerate(losses_read_ahead())",
+            },
+        ),
+    },
     "solutions/asynchronous-computation": {
         "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
@@ -187,6 +239,18 @@ CAUSES = {
             edits={"        float(loss)\n": ""},
         ),
         "y5-pipeline-speed-up": BARRIERS,
+    },
+    "solutions/in-your-own-code": {
+        "z1-one-later": Intervention(
+            "the queue of losses",
+            edits={"        if len(pending) > lag:\n": "        if pending:\n"},
+        ),
+        "z2-three-readers": Intervention(
+            "the other readers",
+            edits={
+                "with ThreadPoolExecutor(readers) as pool:": "with ThreadPoolExecutor(1) as pool:"
+            },
+        ),
     },
 }
 

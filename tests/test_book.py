@@ -9,16 +9,22 @@ import pytest
 from run_notebook import ROOT, claimed_by, notebooks, read
 
 from d2lpar.book.originals import EXPERIMENTS
+from d2lpar.watching import KINDS
 
 BOOK = ROOT / "book"
 NOTEBOOKS = notebooks()
 IDS = [str(path.relative_to(BOOK)) for path in NOTEBOOKS]
 PARALLELISM = BOOK / "automatic-parallelism.md"
-CHAPTERS = {BOOK / "asynchronous-computation.md": "X", PARALLELISM: "Y"}
+CHAPTERS = {
+    BOOK / "asynchronous-computation.md": "X",
+    PARALLELISM: "Y",
+    BOOK / "in-your-own-code.md": "Z",
+}
+EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4)}
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
 
-def test_there_are_two_chapters_with_their_solutions():
+def test_each_chapter_with_exercises_has_its_solutions():
     assert CHAPTERS.keys() | SOLUTIONS.keys() <= set(NOTEBOOKS)
 
 
@@ -138,7 +144,8 @@ def test_what_nobody_would_say_is_found_where_it_is_printed():
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
     figures = Figures.of(page)
-    assert len(figures.alts) > 3
+    in_source = re.findall(r"^ +figure:", path.read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(figures.alts) == len(in_source)
     assert [alt for alt in figures.alts if len(alt.split()) < 5] == []
     assert figures.captions == len(figures.alts)
 
@@ -212,7 +219,7 @@ def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html
     expected = "accepted" if path in SOLUTIONS else "not yet"
     letter = (CHAPTERS | SOLUTIONS)[path]
     assert {verdict for verdict, _ in reports} == {expected}
-    assert sorted({name for _, name in reports}) == [f"{letter}{n}" for n in range(1, 6)]
+    assert sorted({name for _, name in reports}) == [f"{letter}{n}" for n in EXERCISES[letter]]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
@@ -223,8 +230,9 @@ def test_each_exercise_leads_to_its_solution_and_back(html, path):
     span = "(?:<span[^>]*>)?"
     there = re.findall(rf'href="solutions/{chapter}#([^"]+)">{span}Solution of (\w+)<', page)
     back = re.findall(rf'href="\.\./{chapter}#([^"]+)">{span}Exercise (\w+)<', solutions)
+    letter = CHAPTERS[path]
     for links, target in ((there, solutions), (back, page)):
-        assert [name for _, name in links] == [f"{CHAPTERS[path]}{n}" for n in range(1, 6)]
+        assert [name for _, name in links] == [f"{letter}{n}" for n in EXERCISES[letter]]
         for anchor, name in links:
             assert anchor.startswith(name.lower())
             assert f'id="{anchor}"' in target
@@ -249,3 +257,10 @@ class Figures(HTMLParser):
         if tag == "img" and "_images/" in attributes.get("src", ""):
             self.alts.append(attributes.get("alt", ""))
         self.captions += tag == "figcaption"
+
+
+def test_the_advice_of_watch_leads_to_a_heading_of_the_book(html):
+    for _, advice, link in KINDS.values():
+        page, _, anchor = link.removeprefix("https://d2lpar.github.io/d2lpar/").partition("#")
+        assert advice.endswith(".")
+        assert (f'id="{anchor}"' if anchor else "<h1") in (html / page).read_text(), link

@@ -11,8 +11,8 @@ from timelines import event, timeline
 
 from d2lpar import block, cpu
 from d2lpar.book.workloads import chain
-from d2lpar.errors import ArgumentError, DeviceError
-from d2lpar.graph import computation_graph, critical_path, critical_path_share, seconds_of, width
+from d2lpar.errors import DeviceError
+from d2lpar.graph import computation_graph, critical_path, seconds_of, width
 from d2lpar.timeline import PYTHON
 from d2lpar.trace import record_trace
 
@@ -369,16 +369,6 @@ def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program():
     assert seconds_of(graph, run) == pytest.approx({0: 7e-9, 1: 2e-9})
 
 
-def test_the_share_of_the_critical_path_is_its_time_by_the_elapsed_time():
-    assert critical_path_share(DIAMOND, DIAMOND_RUN) == pytest.approx((10 + 30 + 5) / 70)
-
-
-@pytest.mark.parametrize("run", [DIAMOND_RUN, timeline()], ids=["other", "empty"])
-def test_the_graph_of_another_function_is_refused(run):
-    with pytest.raises(ArgumentError, match="shows no operator of this graph: give the graph"):
-        critical_path_share(graph_of([("input", None), ("mul", None)], [(0, 1)]), run)
-
-
 @jax.jit
 def work(matrix):
     return chain(matrix, 300)
@@ -393,7 +383,6 @@ def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
     graph = computation_graph(function, first)
     _, run = record_trace(function, first)
     assert len(seconds_of(graph, run)) == 2  # The copy is not returned, so nobody sees it.
-    assert 0 < critical_path_share(graph, run) <= 1
 
 
 def test_a_function_without_a_name_has_the_same_one_in_graph_and_timeline():

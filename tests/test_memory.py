@@ -108,7 +108,9 @@ def test_a_cpu_device_keeps_no_statistics():
 
 
 def test_a_gpu_says_how_many_bytes_are_in_use():
-    device = SimpleNamespace(memory_stats=lambda: {"bytes_in_use": 7, "peak_bytes_in_use": 9})
+    device = SimpleNamespace(
+        platform="gpu", memory_stats=lambda: {"bytes_in_use": 7, "peak_bytes_in_use": 9}
+    )
     assert device_memory(device) == 7
 
 

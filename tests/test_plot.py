@@ -13,7 +13,7 @@ from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import Quantity, compare, cpu, plot
+from d2lpar import Quantity, cpu, plot
 from d2lpar.errors import ArgumentError
 from d2lpar.graph import computation_graph, critical_path
 from d2lpar.timeline import Event, Timeline
@@ -27,20 +27,6 @@ def _style():
 
 def quantity(*samples, unit="s"):
     return Quantity("time", samples, unit)
-
-
-def test_times_show_both_moments_of_each_arm_in_the_order_given():
-    x = jnp.ones(10)
-    axes = plot.draw_times(compare({"first": lambda: x + 1, "second": lambda: x + 2}, repeats=6))
-    assert {label.get_text() for label in axes.get_yticklabels()} == {"first", "second"}
-    heights = dict(zip(("first", "second"), axes.get_yticks(), strict=True))
-    assert heights["first"] > heights["second"]
-    assert legend(axes) == ["Python has control back", "result is ready"]
-
-
-def test_times_of_too_few_repeats_to_have_an_interval_are_drawn_all_the_same():
-    axes = plot.draw_times(compare({"once": lambda: jnp.ones(3) + 1}, repeats=1))
-    assert "<svg" in svg(axes)
 
 
 def test_a_graph_shows_each_operator_with_its_numbers_and_shape():

@@ -1,8 +1,13 @@
 """What is said of the project in several places, and what its pages promise, are true."""
 
+import email
 import importlib
 import re
+import subprocess
+import sys
+import textwrap
 import tomllib
+import zipfile
 
 import jax
 import pytest
@@ -68,3 +73,45 @@ def test_whatever_the_tables_for_newcomers_name_exists(package):
             if not hasattr(value, part):  # Some modules are imported on their own.
                 importlib.import_module(f"{value.__name__}.{part}")
             value = getattr(value, part)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the tree as it stands, open for reading."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    with zipfile.ZipFile(path) as archive:
+        yield archive
+
+
+def test_the_wheel_says_what_the_package_needs_and_no_more(wheel):
+    (name,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+    metadata = email.message_from_bytes(wheel.read(name))
+    needed = metadata.get_all("Requires-Dist")
+    always = {re.match(r"\w+", need)[0] for need in needed if "extra ==" not in need}
+    assert always == {"jax", "jaxlib", "numpy", "psutil"}
+    assert {"plot", "book", "cuda12", "cuda13"} == set(metadata.get_all("Provides-Extra"))
+    assert (metadata["Name"], metadata["Version"]) == ("d2lpar", PROJECT["version"])
+    assert metadata["License-Expression"] == "MIT"
+    assert metadata["Description-Content-Type"] == "text/markdown"
+    assert "# Asynchronous and Parallel Computation in JAX" in metadata.get_payload()
+
+
+def test_the_wheel_has_the_whole_package_with_its_types_and_nothing_else(wheel):
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "d2lpar").rglob("*.py")}
+    inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
+    assert inside == modules | {"d2lpar/py.typed"}
+
+
+def test_every_example_for_users_of_the_package_runs(run_python):
+    page = read("book/use-it.md")
+    examples = re.findall(r"^`(\w+)`\n(?:.*\n)*?\n?  ```python\n((?:  .*\n)+?)  ```", page, re.M)
+    names = [name for name, _ in examples]
+    assert len(names) == 10
+    assert set(names) <= set(d2lpar.__all__)
+    *examples, (_, first) = examples  # It has to come before anything else of JAX.
+    code = "".join(textwrap.dedent(example) for example in [first, *(e for _, e in examples)])
+    said = run_python(f"import jax, jax.numpy as jnp\nfrom d2lpar import *\n{code}")
+    assert "Watched for" in said

@@ -13,7 +13,7 @@ from d2lpar import watch
 from d2lpar.__main__ import main
 from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
-from d2lpar.errors import ArgumentError, D2lparError
+from d2lpar.errors import ArgumentError, WatchError
 from d2lpar.watching import KINDS, Finding, Place, Watched
 
 WAITS = {"value", "barrier"}
@@ -177,7 +177,7 @@ def test_an_error_ends_the_watch_and_keeps_what_was_seen():
 
 
 def test_who_watches_twice_is_told():
-    with watch(), pytest.raises(D2lparError, match="already"), watch():
+    with watch(), pytest.raises(WatchError, match="already"), watch():
         pass
 
 
@@ -228,6 +228,11 @@ def test_in_a_notebook_the_report_is_a_table(watched):
     assert "train.py:12" in page
     assert "x &lt; y" in page
     assert f'<a href="{KINDS["barrier"][2]}">' in page
+
+
+def test_a_cell_of_a_notebook_is_called_one():
+    place = Place("/tmp/ipykernel_17/2718281828.py", 3, "float(loss)")
+    assert str(place) == "line 3 of a cell"
 
 
 def test_as_json_the_report_has_seconds_and_shares(watched):

@@ -23,7 +23,10 @@ def test_the_stack_names_the_versions_and_the_devices_at_hand():
 
 
 def test_many_devices_are_drawn_as_a_few_and_the_number_of_the_others(monkeypatch):
-    devices = [SimpleNamespace(platform="cpu", id=n, device_kind="cpu") for n in range(8)]
+    devices = [
+        SimpleNamespace(platform="cpu", id=n, device_kind="cpu", memory_stats=None)
+        for n in range(8)
+    ]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
     words = texts(figures.draw_stack())
     assert "CPU 3 (+4)" in words

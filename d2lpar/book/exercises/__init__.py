@@ -11,3 +11,6 @@ from d2lpar.book.exercises.y2 import check_y2 as check_y2
 from d2lpar.book.exercises.y3 import check_y3 as check_y3
 from d2lpar.book.exercises.y4 import check_y4 as check_y4
 from d2lpar.book.exercises.y5 import check_y5 as check_y5
+from d2lpar.book.exercises.z1 import check_z1 as check_z1
+from d2lpar.book.exercises.z2 import check_z2 as check_z2
+from d2lpar.book.exercises.z3 import check_z3 as check_z3

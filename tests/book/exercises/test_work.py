@@ -4,7 +4,7 @@ import jax
 
 from d2lpar.book import exercises
 
-BEHAVIOUR = ["X2", "X4", "X5", "Y1", "Y3", "Y5"]
+BEHAVIOUR = ["X2", "X4", "X5", "Y1", "Y3", "Y5", "Z1", "Z3"]
 
 
 def test_inside_a_recording_of_the_reader_what_needs_one_cannot_be_checked(tmp_path):

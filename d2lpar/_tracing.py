@@ -1,0 +1,49 @@
+"""Know whether JAX traces: then no array has a value, and a clock times the tracing."""
+
+import functools
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+
+from d2lpar.errors import ArgumentError
+
+
+def require_values(what: str, tree: Any = None) -> None:
+    """Refuse to go on while JAX traces.
+
+    Args:
+        what: Was called, as the message names it: `"measure()"`.
+        tree: If what was called needs only the values of these arrays, refuse only if one of them
+            has none.
+
+    Raises:
+        ArgumentError: If this thread is in a function that jit, grad, vmap or the like transform.
+    """
+    if tree is None:
+        traces = _state()() != _outside()
+    else:
+        traces = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
+    if traces:
+        raise ArgumentError(
+            f"{what} was called while JAX traces a function, for jit, grad, vmap or scan: there "
+            "no array has a value yet, and what takes time is the tracing. Call it outside, "
+            "around the function that JAX has transformed."
+        )
+
+
+@functools.cache
+def _state() -> Callable[[], Any]:
+    # Not above: jax.extend costs a part of the time of `import jax`.
+    try:
+        from jax.extend.core import get_opaque_trace_state
+    except ImportError:  # jax 0.7
+        from jax.core import get_opaque_trace_state
+    return get_opaque_trace_state
+
+
+@functools.cache
+def _outside() -> Any:
+    with ThreadPoolExecutor(1) as thread:  # Whoever asks first may be inside.
+        return thread.submit(_state()).result()

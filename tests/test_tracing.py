@@ -1,0 +1,114 @@
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from d2lpar import (
+    Benchmark,
+    InFlight,
+    PeakMemory,
+    Timer,
+    block,
+    compare,
+    makes_wait,
+    measure,
+    record_trace,
+    wait_all,
+    watch,
+)
+from d2lpar.errors import ArgumentError
+
+
+def enter(context):
+    with context():
+        pass
+
+
+CALLS = {
+    "measure": lambda x: measure(jnp.sin, x),
+    "compare": lambda x: compare({"sin": lambda: jnp.sin(x)}),
+    "block": lambda x: block({"x": [x]}),
+    "wait_all": lambda x: wait_all(),
+    "makes_wait": lambda x: makes_wait(float, lambda: [x]),
+    "record_trace": lambda x: record_trace(jnp.sin, x),
+    "watch": lambda x: enter(watch),
+    "Timer": lambda x: Timer(),
+    "Benchmark": lambda x: enter(Benchmark),
+    "PeakMemory": lambda x: enter(PeakMemory),
+    "InFlight": lambda x: InFlight(2),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_where_no_array_has_a_value_nothing_is_timed_or_waited_for(name):
+    @jax.jit
+    def traced(x):
+        CALLS[name](x)
+        return x
+
+    with pytest.raises(ArgumentError, match=rf"{name}.* was called while JAX traces"):
+        traced(jnp.ones(3))
+
+
+TRANSFORMED = {
+    "grad": lambda f: jax.grad(f)(1.0),
+    "vmap": lambda f: jax.vmap(f)(np.ones(3)),
+    "scan": lambda f: jax.lax.scan(lambda x, y: (f(x), y), 1.0, np.ones(3)),
+    "eval_shape": lambda f: jax.eval_shape(f, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_every_transformation_counts(name):
+    def waits(x):
+        block(x)
+        return x
+
+    with pytest.raises(ArgumentError, match="while JAX traces"):
+        TRANSFORMED[name](waits)
+
+
+def test_what_has_a_value_under_jit_may_be_waited_for():
+    constant = jnp.arange(3)
+
+    @jax.jit
+    def traced(x):
+        return x + len(block(constant))
+
+    assert traced(1) == 4
+
+
+def test_another_thread_does_not_trace_because_this_one_does():
+    said = []
+
+    @jax.jit
+    def traced(x):
+        thread = threading.Thread(target=lambda: said.append(measure(len, [], repeats=6)))
+        thread.start()
+        thread.join()
+        return x
+
+    traced(1)
+    assert len(said) == 1
+
+
+def test_whoever_asks_first_while_jax_traces_is_told_all_the_same(run_python):
+    program = """
+import jax
+from d2lpar import Timer
+from d2lpar.errors import ArgumentError
+
+@jax.jit
+def traced(x):
+    try:
+        Timer()
+    except ArgumentError:
+        print("told")
+    return x
+
+traced(2)
+print(len(Timer().times))
+"""
+    assert run_python(program) == "told\n0"
