@@ -21,11 +21,9 @@ def require_values(what: str, tree: Any = None) -> None:
     Raises:
         ArgumentError: If this thread is in a function that jit, grad, vmap or the like transform.
     """
-    if tree is None:
-        traces = _state()() != _outside()
-    else:
-        traces = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
-    if traces:
+    if _state()() == _outside():  # First: a tree has many leaves, and nearly always this is so.
+        return
+    if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         raise ArgumentError(
             f"{what} was called while JAX traces a function, for jit, grad, vmap or scan: there "
             "no array has a value yet, and what takes time is the tracing. Call it outside, "

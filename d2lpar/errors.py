@@ -55,3 +55,20 @@ def require_count(name: str, value: object, *, at_least: int, way_out: str = "")
         return
     asked = f"{name} must be an integer of at least {at_least}, found {value!r}."
     raise ArgumentError(f"{asked} {way_out}".rstrip())
+
+
+def require_function(name: str, function: object) -> None:
+    """Refuse what cannot be called, which most often is what the function has returned.
+
+    Args:
+        name: What takes a function and its arguments, for the message: `"measure"`.
+        function: What the caller passed.
+
+    Raises:
+        ArgumentError: If it cannot be called.
+    """
+    if not callable(function):
+        raise ArgumentError(
+            f"{name}() needs a function to call, found {type(function).__name__}: pass f and its "
+            f"arguments, {name}(f, x), not its result, {name}(f(x))."
+        )

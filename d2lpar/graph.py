@@ -11,7 +11,7 @@ import numpy as np
 
 from d2lpar._extras import needs
 from d2lpar.devices import device_name
-from d2lpar.errors import ArgumentError, DeviceError
+from d2lpar.errors import ArgumentError, DeviceError, require_function
 from d2lpar.timeline import PYTHON, Timeline
 
 with needs("plot"):
@@ -52,11 +52,7 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
         >>> list(graph.edges)
         [(0, 2), (1, 2), (2, 3)]
     """
-    if not callable(function):
-        raise ArgumentError(
-            f"computation_graph() needs a function to trace, found {type(function).__name__}: pass "
-            "f and its arguments, computation_graph(f, x), not its result."
-        )
+    require_function("computation_graph", function)
     closed = jax.make_jaxpr(function)(*args, **kwargs)
     jaxpr = closed.jaxpr
     graph = nx.DiGraph()

@@ -9,7 +9,7 @@ import jax
 
 from d2lpar._tracing import require_values
 from d2lpar.barriers import block
-from d2lpar.errors import ArgumentError, require_count
+from d2lpar.errors import ArgumentError, require_count, require_function
 
 
 class InFlight:
@@ -67,11 +67,7 @@ class InFlight:
             *args: Passed on to it.
             **kwargs: Passed on to it.
         """
-        if not callable(function):
-            raise ArgumentError(
-                f"submit() needs a function to call, found {type(function).__name__}: "
-                "pass f and its arguments, submit(f, x), not its result, submit(f(x))."
-            )
+        require_function("submit", function)
         self._forget_finished()
         while self.max_in_flight is not None and self._pending >= self.max_in_flight:
             self._wait_for_oldest()

@@ -15,7 +15,7 @@ from d2lpar.barriers import block
 from d2lpar.compilation import listed, record_compilations
 from d2lpar.control import Control
 from d2lpar.devices import device_name
-from d2lpar.errors import ArgumentError, CompilationError, require_count
+from d2lpar.errors import ArgumentError, CompilationError, require_count, require_function
 from d2lpar.quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar.units import format_seconds, format_value
 
@@ -231,11 +231,7 @@ def measure(
         True
     """
     require_values("measure()")
-    if not callable(function):
-        raise ArgumentError(
-            f"measure() needs a function to call, found {type(function).__name__}: "
-            "pass f and its arguments, measure(f, x), not its result, measure(f(x))."
-        )
+    require_function("measure", function)
     name = name or getattr(function, "__name__", type(function).__name__)
     question = None if until is None else _Question(until, lambda rounds: rounds[name])
     rounds = _Rounds([_Arm(name, lambda: function(*args), clock, {}, {})], warmup)

@@ -13,7 +13,7 @@ from d2lpar import _arrivals, _xplane
 from d2lpar._tracing import require_values
 from d2lpar.barriers import WAITING, wait_all
 from d2lpar.compilation import listed, record_compilations
-from d2lpar.errors import ArgumentError, CompilationError, TraceError
+from d2lpar.errors import CompilationError, TraceError, require_function
 from d2lpar.timeline import PYTHON, Timeline, in_order
 
 
@@ -55,11 +55,7 @@ def record_trace(
         >>> timeline.busy("CPU 0") > 0
         True
     """
-    if not callable(function):
-        raise ArgumentError(
-            f"record_trace() needs a function to call, found {type(function).__name__}: pass f "
-            "and its arguments, record_trace(f, x), not its result, record_trace(f(x))."
-        )
+    require_function("record_trace", function)
     require_values("record_trace()")
     wait_all()  # What is still queued is not part of it.
     with tempfile.TemporaryDirectory() as folder:

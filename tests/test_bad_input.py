@@ -66,7 +66,7 @@ BAD = {
     ),
     "overlap_score, text": (lambda: d2lpar.overlap_score("1", one, one), "found|number"),
     "watch": (lambda: enter(d2lpar.watch(0)), "positive number of seconds"),
-    "computation_graph": (lambda: computation_graph(3), "function"),
+    "computation_graph": (lambda: computation_graph(3), r"computation_graph\(f, x\), not its"),
     "width": (lambda: width(3), "graph"),
     "critical_path": (lambda: critical_path({}), "graph"),
     "plot.draw_timelines": (lambda: plot.draw_timelines({}), "timeline"),

@@ -116,11 +116,12 @@ function takes (a).
     return found if probe else returned
 
 
-def require_number(value: Any) -> float:
+def require_number(value: Any, look: str = "Return seconds.") -> float:
     """Return what a reader's function returned as a number.
 
     Args:
         value: What it returned.
+        look: What to return instead, as the reader is told.
 
     Raises:
         Rejection: If it is none.
@@ -131,7 +132,7 @@ def require_number(value: Any) -> float:
         return float(value)
     except Exception:  # Not only TypeError and ValueError: think of 10**400, or a deleted array.
         raise Rejection(
-            f"Your function returned {shown(value)}, which is no number.", "Return seconds."
+            f"Your function returned {shown(value)}, which is no number.", look
         ) from None
 
 

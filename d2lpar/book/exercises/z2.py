@@ -39,9 +39,8 @@ def check_z2(prefetch: Callable) -> Report:
     def judged(read, count, readers):
         return _judge(prefetch)
 
-    if callable(prefetch):
-        functools.update_wrapper(judged, prefetch)  # So it is asked for the reader's arguments.
-    answer = judged if callable(prefetch) else prefetch
+    # With the reader's signature, so that it is judged like any other answer.
+    answer = functools.wraps(prefetch)(judged) if callable(prefetch) else prefetch
     case = (_Disk().read, _BATCHES, _READERS)
     (saw,) = call_answer(answer, [case], "my_prefetch(read, count, readers)")
     return saw

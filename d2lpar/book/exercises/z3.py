@@ -58,7 +58,7 @@ by itself.
     case = (count, examples.copy(), _ROWS)
     (found,) = call_answer(evaluation, [case], "my_evaluation(count, examples, rows)")
     _require_one_shape(shapes)
-    if (value := require_number(found)) != right:
+    if (value := require_number(found, "Return the sum of the counts.")) != right:
         raise Rejection(
             f"Your function returned {value:g}, but {right} of {_EXAMPLES} rows are right.",
             "Is each example in one batch, and is `valid` the number of those that count?",
