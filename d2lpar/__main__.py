@@ -70,8 +70,8 @@ def watch_script(
         script: A Python file.
         arguments: What it finds behind its name in `sys.argv`.
         report: Where the report goes as JSON, if anywhere.
-        fail_over: The share of the time that one line may lose; if one loses more, and the script
-            itself ends well, the status is 1.
+        fail_over: The share of the time that one line may lose; if one can have lost more, and the
+            script itself ends well, the status is 1.
     """
     process = os.getpid()
     with watch() as watched:
@@ -87,8 +87,8 @@ def watch_script(
     too_much = [] if fail_over is None else watched.losses(fail_over)
     for found in too_much:
         print(
-            f"\nMore than {fail_over:.0%}: {found.place} {KINDS[found.kind][0]} "
-            f"for {watched.share(found):.1%} of the time.",
+            f"\nMore than {fail_over:.0%}: {found.place} {KINDS[found.kind][0]}, "
+            f"which can have cost {watched.loss(found):.1%} of the time.",
             file=sys.stderr,
         )
     return status or int(bool(too_much))

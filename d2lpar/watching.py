@@ -152,20 +152,28 @@ class Watched:
         """Return the share of the time that a finding took."""
         return finding.seconds / self.seconds if self.seconds else 0.0
 
+    def loss(self, finding: Finding) -> float:
+        """Return the share of the time that a finding can have lost.
+
+        A line that waits while the device works loses nothing. So no line can have lost more than
+        the device was idle; while something compiles, that is not counted on.
+        """
+        if finding.kind in _LOSES_NOTHING or not self.seconds:
+            return 0.0
+        if finding.kind == "compilation":
+            return self.share(finding)
+        return min(finding.seconds, self.idle_seconds) / self.seconds
+
     def losses(self, over: float = 0.0) -> list[Finding]:
-        """Return the findings that lose time, and more of it than a share of the whole."""
-        return [
-            finding
-            for finding in self.findings
-            if finding.kind not in _LOSES_NOTHING and self.share(finding) > over
-        ]
+        """Return the findings that can have lost more than a share of the time."""
+        return [finding for finding in self.findings if self.loss(finding) > over]
 
     def to_json(self) -> str:
         """Return all of it as JSON, with durations in seconds."""
         findings = [
             asdict(finding)
-            | {"share": self.share(finding), "advice": KINDS[finding.kind][1]}
-            | {"link": KINDS[finding.kind][2]}
+            | {"share": self.share(finding), "loss": self.loss(finding)}
+            | {"advice": KINDS[finding.kind][1], "link": KINDS[finding.kind][2]}
             for finding in self.findings
         ]
         whole = {"seconds": self.seconds, "idle_seconds": self.idle_seconds, "findings": findings}

@@ -160,7 +160,7 @@ CAUSES = {
         ),
         "log-later": Intervention(
             "the steps in between",
-            edits={"later(losses_of_training(), lag=2)": "later(losses_of_training(), lag=0)"},
+            edits={"later(log, lag=2)": "later(log, lag=0)"},
         ),
         "read-before-waiting": Intervention(
             "the batches in hand",
@@ -189,19 +189,18 @@ CAUSES = {
         ),
         "checkpoint-in-a-thread": Intervention(
             "the thread",
-            edits={"saved.append(writer.submit(save, parameters))": "save(parameters)"},
+            edits={
+                "saving = writer.submit(save, parameters)": "save(parameters)",
+                "        saving.result()\n    return": "    return",
+            },
         ),
         "watched-loop-mended": Intervention(
             "reading ahead, and reading the loss later",
             edits={
-                "    for batch in prefetch(map(read, range(steps))):\n"
-                "        parameters, loss = train_step(parameters, batch, targets)\n"
-                "        yield": (
-                    "    for batch in map(read, range(steps)):\n"
-                    "        parameters, loss = train_step(parameters, batch, targets)\n"
-                    "        yield"
+                "enumerate(prefetch(map(read, range(steps))))": (
+                    "enumerate(map(read, range(steps)))"
                 ),
-                "enumerate(later(losses_read_ahead()))": "enumerate(losses_read_ahead())",
+                "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
             },
         ),
     },

@@ -239,12 +239,22 @@ def test_as_json_the_report_has_seconds_and_shares(watched):
     read = json.loads(watched.to_json())
     assert read["seconds"] == 2.0
     assert [f["share"] for f in read["findings"]] == [0.25, 0.01]
+    assert [f["loss"] for f in read["findings"]] == [0.25, 0.01]
     assert read["findings"][0]["place"]["line"] == 12
 
 
 def test_losses_are_those_over_a_share(watched):
     assert watched.losses(0.05) == watched.findings[:1]
     assert watched.losses() == watched.findings
+
+
+def test_a_line_has_lost_no_more_than_the_device_was_idle(watched):
+    watched.idle_seconds = 0.2
+    assert [watched.loss(found) for found in watched.findings] == [0.1, 0.01]
+    assert watched.share(watched.findings[0]) == 0.25
+    compiling = Finding("compilation", watched.findings[0].place, "step", "MainThread", 0.5, 2)
+    waiting = Finding("queue", watched.findings[0].place, "step", "MainThread", 0.5, 2)
+    assert (watched.loss(compiling), watched.loss(waiting)) == (0.25, 0.0)
 
 
 # --- A script ---------------------------------------------------------------------------------
@@ -268,6 +278,7 @@ def command(tmp_path, monkeypatch, capfd):
 
 
 HIDDEN = """
+import time
 import jax, jax.numpy as jnp
 from d2lpar.book.workloads import Work, chain
 work = Work()
@@ -275,6 +286,7 @@ step = jax.jit(lambda x: chain(x, work.links(0.2)).sum())
 for _ in range(8):
     loss = step(work.matrix)
     float(loss)
+    time.sleep(0.1)
 """
 
 
@@ -283,8 +295,17 @@ def test_a_script_with_a_hidden_barrier_fails_where_it_must_not_have_one(command
     options = ["--fail-over", "2%", "--json", str(report)]
     status, _, said = command(HIDDEN, options=options)
     assert status == 1
-    assert f"More than 2%: {tmp_path / 'script.py'}:8 waits for a value for " in said
+    assert f"More than 2%: {tmp_path / 'script.py'}:9 waits for a value, which can have " in said
     assert "float(loss)" in {f["operation"] for f in json.loads(report.read_text())["findings"]}
+
+
+def test_a_script_whose_device_is_busy_may_wait_for_it(command):
+    program = HIDDEN.replace("time.sleep(0.1)", "").replace("step(work", "step, step(work")
+    program = program.replace("    float(loss)\n", "    step(work.matrix)\n    float(loss[1])\n")
+    assert "float(loss[1])" in program
+    status, _, said = command(program, options=["--fail-over", "30%"])
+    assert "waits for a value: float(loss[1])" in said
+    assert (status, "More than" in said) == (0, False)
 
 
 def test_a_script_runs_as_python_would_run_it(command, tmp_path):
