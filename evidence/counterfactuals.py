@@ -17,7 +17,7 @@ CAUSES = {
     "asynchronous-computation": {
         "loop-leaves-device-idle": Intervention(
             "the wait for the disk",
-            edits={"    time.sleep(1.5 * step)  # The disk.\n": ""},
+            edits={"    time.sleep(1.5 * step_time)  # The disk.\n": ""},
         ),
         "clock-stops-early": SYNCHRONOUS,
         "asked-before-done": SYNCHRONOUS,
