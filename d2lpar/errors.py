@@ -35,6 +35,20 @@ class WatchError(D2lparError, RuntimeError):
     """The program cannot be watched now."""
 
 
+class WorkerError(D2lparError, RuntimeError):
+    """A process of `Workers` has failed, or did not answer.
+
+    Attributes:
+        worker: Its number, if it is about one.
+    """
+
+    def __init__(self, message: str, worker: int | None = None, rank: int = 0) -> None:
+        super().__init__(message)
+        self.worker = worker
+        # Of several errors the lowest is the reason: died, failed, waited.
+        self.rank = rank
+
+
 class ClaimError(D2lparError, AssertionError):
     """A claim of the book does not hold on this machine (raised in strict mode only)."""
 

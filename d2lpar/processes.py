@@ -1,0 +1,379 @@
+"""Run one program in several processes, each with a JAX of its own.
+
+The processes are on this machine, but what they do is what they would do on as many machines: each
+has its own Python and its own queue, and only together can they run a program over all devices.
+JAX is not set up for several processes in the process that starts them. It ends a process that
+waits in vain for the others, and that must not be a notebook's kernel.
+"""
+
+import codecs
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe, wait
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from d2lpar._extras import needs
+from d2lpar.errors import ArgumentError, WorkerError, require_count, require_function
+from d2lpar.machine import usable_cores
+
+GRACE = 5.0
+"""Seconds that the others have left when one has failed; they may be waiting for it for ever."""
+
+_LAST_LINES = 20
+# Gloo, which carries the messages between CPUs, greets each process it finds.
+_GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
+
+
+class Kept(NamedTuple):
+    """What each worker has kept of a call to `Workers.keep`; to be passed to a later call."""
+
+    number: int
+
+
+class Workers:
+    """Several processes in which JAX runs one program.
+
+    Each has called `jax.distributed.initialize`, and waits for functions to run. A function runs
+    in all of them at once, for none can run a program over all devices without the others. What
+    they print is shown with the number of the process in front.
+
+    No process outlives this object, nor the process that made it, however that ends.
+
+    Args:
+        count: How many.
+        devices: How many CPU devices each of them has.
+        pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its
+            own: number 0 the first core that this process may use, number 1 the second, and so on
+            from the beginning. Only where the system can do that, which is on Linux.
+        gpus: Whether each has one GPU, number 0 the first, instead of CPU devices.
+        port: Where number 0 listens for the others, on this machine only; the system chooses one
+            that is free if it is 0.
+        timeout: Seconds until all have to be ready.
+
+    Raises:
+        WorkerError: If they do not start; it says which, and what that one has printed last.
+        ArgumentError: If a number makes no sense.
+        ExtraError: If cloudpickle is not installed.
+
+    Example:
+        >>> def who():
+        ...     import jax
+        ...     return jax.process_index(), jax.device_count()
+        >>> with Workers(2) as workers:
+        ...     workers.run(who)
+        [(0, 2), (1, 2)]
+    """
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        devices: int = 1,
+        pin: bool = False,
+        gpus: bool = False,
+        port: int = 0,
+        timeout: float = 60.0,
+    ) -> None:
+        for name, value in (("count", count), ("devices", devices)):
+            require_count(name, value, at_least=1)
+        require_count("port", port, at_least=0)
+        if sys.platform == "win32":
+            raise WorkerError(
+                "Workers needs what Linux and macOS have to hand a socket to another process; on "
+                "Windows, use the Windows Subsystem for Linux."
+            )
+        self.count = count
+        cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_setaffinity") else []
+        common = {
+            "count": count,
+            "devices": devices,
+            "gpus": gpus,
+            "address": f"127.0.0.1:{port or _free_port()}",
+        }
+        if count > usable_cores() and not gpus:
+            print(f"{count} processes share {usable_cores()} CPU core(s).")
+        self._kept = 0
+        self._workers: list[_Worker] = []
+        # Also at the end of this process, and when nobody has the object any more.
+        self.close = weakref.finalize(self, _end, self._workers)
+        try:
+            for number in range(count):
+                core = cores[number % len(cores)] if cores else None
+                self._workers.append(_Worker.start(number, common | {"core": core}))
+            self._check(self._collect(timeout), "start")
+        except BaseException:
+            self.close()
+            raise
+
+    def run(self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0) -> list[Any]:
+        """Call a function in all processes at once, and return what each has returned.
+
+        Args:
+            function: Is sent to them, with the global variables that it uses; so are its
+                arguments, and what it returns comes back. An array that spans processes cannot.
+            *args: Passed on to it; in the place of something kept, what that process has kept.
+            timeout: Seconds until all have to be done.
+
+        Returns:
+            Their results, in the order of the processes.
+
+        Raises:
+            WorkerError: If one raises, dies, does not answer in time, or returns what cannot be
+                sent; it says which and why, and what that one has printed last. All are ended if
+                one of them is not able to go on.
+        """
+        outcomes = self.outcomes(function, *args, timeout=timeout)
+        self._check(outcomes, getattr(function, "__name__", "run"))
+        return outcomes
+
+    def outcomes(
+        self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0
+    ) -> list[Any]:
+        """Like `run`, but with an error in the place of each result that there is none of.
+
+        Args:
+            function: As for `run`.
+            *args: As for `run`.
+            timeout: As for `run`.
+        """
+        return self._ask(function, args, timeout)
+
+    def keep(self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0) -> Kept:
+        """Call a function in all processes, and have each keep what it returns.
+
+        Args:
+            function: As for `run`; what it returns is not sent, so it may be anything.
+            *args: As for `run`.
+            timeout: As for `run`.
+
+        Returns:
+            What to pass to later calls in its place.
+
+        Raises:
+            WorkerError: As for `run`.
+        """
+        self._kept += 1
+        kept = Kept(self._kept)
+        self._check(self._ask(function, args, timeout, keep=kept), "keep")
+        return kept
+
+    def __enter__(self) -> "Workers":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<{self.count} workers{'' if self._workers else ', ended'}>"
+
+    def _ask(
+        self, function: Callable[..., Any], args: tuple, timeout: float, keep: Kept | None = None
+    ) -> list[Any]:
+        require_function("run", function)
+        if not isinstance(timeout, int | float) or not timeout > 0:
+            raise ArgumentError(f"timeout must be a positive number of seconds, found {timeout!r}.")
+        if not self._workers:
+            raise WorkerError("These workers have ended. Make new ones: Workers(...).")
+        with needs("processes"):
+            import cloudpickle
+        request = pickle.dumps((cloudpickle.dumps((function, args)), keep))
+        try:
+            for worker in self._workers:
+                worker.last.clear()
+                with suppress(OSError):  # It has died; _collect finds out, and says so.
+                    worker.connection.send_bytes(request)
+            return self._collect(timeout, function)
+        except BaseException:  # Such as Ctrl-C: nobody will read their answers.
+            self.close()
+            raise
+
+    def _collect(self, timeout: float, function: Callable[..., Any] | None = None) -> list[Any]:
+        """Show what the workers print until all have answered, and return the answers."""
+        answers: dict[int, Any] = {}
+        end = time.monotonic() + timeout
+        while missing := {w.connection: w for w in self._workers if w.number not in answers}:
+            pipes = {worker.output: worker for worker in self._workers if not worker.said_all}
+            ready = wait([*missing, *pipes], max(0.0, end - time.monotonic()))
+            for each in ready:
+                if each in pipes:
+                    pipes[each].show()
+                else:
+                    worker = missing[each]
+                    answers[worker.number] = answer = worker.answer(function)
+                    if isinstance(answer, WorkerError):
+                        end = min(end, time.monotonic() + GRACE)
+            if not ready:
+                break
+        for worker in self._workers:
+            worker.show_rest()
+        failed = any(isinstance(answer, WorkerError) for answer in answers.values())
+        for worker in missing.values():
+            answers[worker.number] = worker.error(
+                "had to be ended, as it went on waiting for one that has failed"
+                if failed
+                else f"has not answered after {timeout:g} s. If one process leaves out what the "
+                "others do together, they wait for it for ever"
+            )
+        if missing or not all(worker.alive for worker in self._workers):
+            self.close()
+        return [answers[number] for number in range(self.count)]
+
+    def _check(self, outcomes: list[Any], what: str) -> None:
+        errors = [outcome for outcome in outcomes if isinstance(outcome, WorkerError)]
+        if errors:
+            # Who has died is the reason why others failed, and who waits is none.
+            error = min(errors, key=lambda error: error.rank)
+            if also := [str(other.worker) for other in errors if other is not error]:
+                error.add_note(f"{what}: number {', '.join(also)} failed as well.")
+            raise error
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: subprocess.Popen
+    connection: Connection
+    said_all: bool = False
+
+    def __post_init__(self) -> None:
+        self.last: deque[str] = deque(maxlen=_LAST_LINES)
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._begun = ""
+        self.output = self.process.stdout
+        os.set_blocking(self.output.fileno(), False)
+
+    @classmethod
+    def start(cls, number: int, settings: dict[str, Any]) -> "_Worker":
+        ours, theirs = Pipe()
+        process = subprocess.Popen(
+            [sys.executable, "-m", "d2lpar._worker", str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(settings),
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,  # Ctrl-C is for this process, and what they start ends as well.
+            bufsize=0,
+        )
+        theirs.close()  # So that the end of either process is the end of the connection.
+        worker = cls(number, process, ours)
+        with suppress(OSError):
+            ours.send(settings | {"number": number})
+        return worker
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def answer(self, function: Callable[..., Any] | None) -> Any:
+        """Return what it has answered, or the error."""
+        try:
+            kind, *answer = pickle.loads(self.connection.recv_bytes())
+        except (EOFError, OSError):
+            self.process.wait()
+            return self.error(f"has died: {_status(self.process.returncode)}", rank=0)
+        if kind == "result":
+            return pickle.loads(answer[0])
+        frames, text = answer
+        # Here, where the lines of a notebook's cells are known.
+        summaries = [
+            traceback.FrameSummary(_file(file, name, function), line, name)
+            for file, line, name in frames
+        ]
+        trace = "".join(traceback.format_list(summaries))
+        return self.error(f"failed:\n{trace}{text}".rstrip(), rank=1)
+
+    def error(self, what: str, rank: int = 2) -> WorkerError:
+        self.show_rest()
+        said = "".join(f"\n  {line}" for line in self.last)
+        said = f"\nThe last that it printed:{said}" if said else ""
+        return WorkerError(f"Process {self.number} {what}.{said}", self.number, rank)
+
+    def show(self) -> None:
+        """Show what it has printed, as far as that has come."""
+        try:
+            read = self.output.read(1 << 16)
+        except OSError:
+            read = b""
+        if read is None:  # Nothing more for now.
+            return
+        self.said_all = not read
+        *lines, self._begun = (self._begun + self._decode(read)).split("\n")
+        self._show(lines)
+
+    def show_rest(self) -> None:
+        """Show all that it has printed, also a line without an end."""
+        while wait([self.output], 0) and not self.said_all:
+            self.show()
+        self._show([self._begun] if self._begun else [])
+        self._begun = ""
+
+    def _show(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            if not _GREETING.match(line):
+                self.last.append(line)
+                print(f"[{self.number}] {line}", flush=True)
+
+
+def _end(workers: list[_Worker]) -> None:
+    """End the processes and what they have started; they have nothing that has not been sent."""
+    for worker in workers:
+        with suppress(ProcessLookupError):
+            os.killpg(worker.process.pid, signal.SIGKILL)
+    for worker in workers:
+        worker.process.wait()
+        worker.connection.close()
+        worker.output.close()
+    workers.clear()
+
+
+def _environment(settings: dict[str, Any]) -> dict[str, str]:
+    flags = os.environ.get("XLA_FLAGS", "")
+    own = {
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags),
+        "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
+    }
+    # They talk to each other on this machine, and JAX warns of any proxy.
+    given = {name: value for name, value in os.environ.items() if "_proxy" not in name.lower()}
+    return given | own | ({} if settings["gpus"] else {"JAX_PLATFORMS": "cpu"})
+
+
+def _file(file: str, name: str, function: Callable[..., Any] | None) -> str:
+    """Return where a function of a traceback stands; cloudpickle sends code without its file."""
+    if file != "<dynamic-code>":
+        return file
+    known = getattr(function, "__globals__", {}).get(name)
+    found = function if getattr(function, "__name__", "") == name else known
+    return getattr(getattr(found, "__code__", None), "co_filename", file)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def _status(code: int) -> str:
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

@@ -1,0 +1,267 @@
+"""Several processes: what comes back from them, what is said when one fails, and that none is left.
+
+What the test calls in them is defined here, and sent to them.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+from d2lpar import processes
+from d2lpar.errors import ArgumentError, WorkerError
+from d2lpar.processes import Workers
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Two workers, for all tests that leave them as they were."""
+    with Workers(2) as workers:
+        yield workers
+
+
+@pytest.fixture
+def two():
+    """Two workers, for a test that ends them."""
+    with Workers(2) as workers:
+        yield workers
+
+
+def number():
+    import jax
+
+    return jax.process_index()
+
+
+def sum_over_all(value):
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    cut = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec("all"))
+    array = jax.make_array_from_process_local_data(cut, np.full(1000, value, np.float32))
+    return float(jax.jit(lambda x: x.sum())(array))
+
+
+def test_each_result_comes_back_in_the_order_of_the_processes(shared):
+    assert shared.run(number) == [0, 1]
+    assert shared.run(lambda base: base + number(), 5) == [5, 6]
+
+
+def test_they_compute_together(shared):
+    assert shared.run(lambda: sum_over_all(number() + 1)) == [3000, 3000]
+
+
+def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
+    locks = shared.keep(__import__("threading").Lock)  # Cannot be sent.
+    assert shared.run(lambda lock: lock.acquire(False), locks) == [True, True]
+    assert shared.run(lambda lock: lock.locked(), locks) == [True, True]
+
+
+def test_what_they_print_is_shown_with_their_number(shared, capfd):
+    shared.run(lambda: print("one\ntwo, without an end", end=""))
+    shown = capfd.readouterr().out.splitlines()
+    for process in "01":
+        own = [line for line in shown if line.startswith(f"[{process}]")]
+        assert own == [f"[{process}] one", f"[{process}] two, without an end"]
+
+
+def test_a_megabyte_of_output_holds_nobody_up(shared, capfd):
+    shared.run(lambda: print("x" * 99 + "\n" * 1, end="") or print("\n".join(["y" * 99] * 10_000)))
+    assert len(capfd.readouterr().out) > 2_000_000
+
+
+def fail_in_one():
+    if number() == 1:
+        print("about to fail")
+        raise ValueError("no such file")
+    return "fine"
+
+
+def test_an_error_says_which_process_at_which_line_and_what_it_printed_last(shared):
+    with pytest.raises(WorkerError) as raised:
+        shared.run(fail_in_one)
+    said = str(raised.value)
+    assert said.startswith("Process 1 failed:")
+    assert 'raise ValueError("no such file")' in said
+    assert f'File "{__file__}"' in said
+    assert said.endswith("The last that it printed:\n  about to fail")
+    assert raised.value.worker == 1
+    assert shared.run(number) == [0, 1]  # All of them had answered, so they go on.
+
+
+def test_outcomes_have_the_error_in_the_place_of_the_result(shared):
+    fine, failed = shared.outcomes(fail_in_one)
+    assert fine == "fine"
+    assert isinstance(failed, WorkerError)
+
+
+def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
+    with pytest.raises(WorkerError, match="Process 0 failed") as raised:
+        shared.run(lambda: 1 / 0)
+    assert "number 1" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "cannot"),
+    [
+        (lambda: __import__("threading").Lock(), "lock cannot be sent"),
+        (lambda: spanning(), "ArrayImpl cannot be sent"),
+    ],
+)
+def test_what_cannot_be_sent_is_said_with_the_way_out(shared, function, cannot):
+    with pytest.raises(WorkerError, match=cannot) as raised:
+        shared.run(function)
+    assert "addressable_data(0)" in str(raised.value)
+    assert "workers.keep" in str(raised.value)
+
+
+def spanning():
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    cut = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec("all"))
+    return jax.make_array_from_process_local_data(cut, np.ones(1000))
+
+
+def test_who_dies_is_named_before_who_failed_for_it(two, capfd):
+    def die():
+        sum_over_all(1)
+        if number() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum_over_all(2)
+
+    with pytest.raises(WorkerError, match="Process 1 has died: SIGKILL"):
+        two.run(die)
+    with pytest.raises(WorkerError, match="These workers have ended"):
+        two.run(number)
+
+
+def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
+    with pytest.raises(WorkerError, match="Process 0 has not answered after 2 s") as raised:
+        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
+    assert "wait for it for ever" in str(raised.value)
+    assert repr(two) == "<2 workers, ended>"
+
+
+def test_who_waits_for_one_that_has_failed_is_ended(two, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE", 0.5)
+    with pytest.raises(WorkerError, match="Process 1 failed"):
+        two.run(lambda: sum_over_all(1) if number() == 0 else 1 / 0)
+    assert repr(two) == "<2 workers, ended>"
+
+
+def test_more_processes_than_cores_are_said_and_not_refused(monkeypatch, capsys):
+    monkeypatch.setattr(processes, "usable_cores", lambda: 1)
+    with Workers(2, pin=True, devices=2) as workers:
+        assert workers.run(lambda: __import__("jax").local_device_count()) == [2, 2]
+    assert "2 processes share 1 CPU core(s)." in capsys.readouterr().out
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(WorkerError, match=f"127.0.0.1:{port}"):
+            Workers(1, port=port)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"count": 0}, "count must be an integer of at least 1"),
+        ({"count": 1, "devices": 0}, "devices must be an integer of at least 1"),
+        ({"count": 1, "port": -1}, "port must be an integer of at least 0"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(options, says):
+    with pytest.raises(ArgumentError, match=says):
+        Workers(**options)
+
+
+def test_a_call_that_makes_no_sense_is_refused(shared):
+    with pytest.raises(ArgumentError, match="run\\(\\) needs a function"):
+        shared.run(3)
+    with pytest.raises(ArgumentError, match="timeout must be a positive number"):
+        shared.run(number, timeout=0)
+
+
+def test_on_windows_the_way_out_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(WorkerError, match="Windows Subsystem for Linux"):
+        Workers(2)
+
+
+# --- No process is left -----------------------------------------------------------------------
+
+PROGRAM = """
+import os, subprocess, sys, time
+from d2lpar.processes import Workers
+
+def child():
+    return os.getpid(), subprocess.Popen(["sleep", "600"]).pid
+
+workers = Workers(int(sys.argv[1]) if sys.argv[1:] else 1)
+print(*[pid for both in workers.run(child) for pid in both], flush=True)
+"""
+ENDS = {
+    "the end of the program": ("", None),
+    "an error": ("1 / 0", None),
+    "Ctrl-C": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGINT),
+    "kill -9": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize(("last", "sent"), ENDS.values(), ids=ENDS)
+def test_no_process_is_left_after(last, sent):
+    command = [sys.executable, "-c", PROGRAM + last, "2" if sent == signal.SIGKILL else "1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2 * int(command[-1])
+        if sent:
+            parent.send_signal(sent)
+    assert not left_of(pids)
+
+
+def test_no_process_is_left_after_a_kernel_is_restarted():
+    from jupyter_client.manager import start_new_kernel
+
+    manager, client = start_new_kernel()
+    try:
+        pids = []
+
+        def hear(message):
+            if message["msg_type"] == "stream" and not pids:
+                pids.extend(map(int, message["content"]["text"].split()))
+
+        program = PROGRAM.replace("sys.argv", "[]")
+        client.execute_interactive(program, output_hook=hear, timeout=120)
+        manager.restart_kernel(now=True)
+        assert len(pids) == 2
+        assert not left_of(pids)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+
+
+def left_of(pids, patience=20.0):
+    """Return which processes are still there when time is up; those that are dead are not."""
+    end = time.monotonic() + patience
+    while left := [pid for pid in pids if is_alive(pid)]:
+        if time.monotonic() > end:
+            return left
+        time.sleep(0.05)
+    return []
+
+
+def is_alive(pid):
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
