@@ -1,13 +1,14 @@
-"""Say what JAX sees on this machine, or watch a program: `python -m d2lpar [watch SCRIPT]`."""
+"""Say what JAX sees here, watch a script, or run it in several processes: `python -m d2lpar`."""
 
 import argparse
 import os
 import sys
-import traceback
-import types
 from pathlib import Path
 
+from d2lpar._scripts import run, run_or_fail
+from d2lpar.errors import WorkerError
 from d2lpar.machine import this_machine, versions
+from d2lpar.processes import Workers
 from d2lpar.watching import KINDS, watch
 
 
@@ -15,9 +16,10 @@ def main() -> None:
     """Print the machine and the versions here, or do what the command asks for."""
     parser = argparse.ArgumentParser(
         prog="python -m d2lpar",
-        description="Say what JAX sees on this machine; or watch a program.",
+        description="Say what JAX sees on this machine; or watch a script, or run it in several "
+        "processes.",
     )
-    commands = parser.add_subparsers(dest="command", metavar="watch")
+    commands = parser.add_subparsers(dest="command", metavar="watch | run")
     watching = commands.add_parser(
         "watch",
         help="run a script, and say at which of its lines Python waits",
@@ -33,8 +35,24 @@ def main() -> None:
         metavar="SHARE",
         help="exit with 1 if one line loses more of the time, for example 5%%",
     )
-    watching.add_argument("script", type=Path)
-    watching.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
+    running = commands.add_parser(
+        "run",
+        help="run a script in several processes of this machine",
+        description="Run a script in several processes of this machine, as mpirun or Slurm would: "
+        "jax.distributed.initialize(), called without arguments, joins them. If one fails, all "
+        "are ended, and the exit status is 1.",
+    )
+    running.add_argument("-n", "--processes", type=int, default=2, help="how many (2)")
+    running.add_argument(
+        "--pin", action="store_true", help="give each a CPU core of its own (Linux)"
+    )
+    running.add_argument("--gpus", action="store_true", help="give each a GPU of its own")
+    running.add_argument(
+        "--timeout", type=float, metavar="SECONDS", help="end them if they take longer"
+    )
+    for command in (watching, running):
+        command.add_argument("script", type=Path)
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     asked = parser.parse_args()
     if asked.command is None:
         rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
@@ -42,7 +60,15 @@ def main() -> None:
             print(f"{name:<12}{value}")
         return
     if not asked.script.is_file():
-        watching.error(f"there is no script {str(asked.script)!r}")
+        commands.choices[asked.command].error(f"there is no script {str(asked.script)!r}")
+    if asked.command == "run":
+        options = {"pin": asked.pin, "gpus": asked.gpus, "joined": False}
+        try:
+            with Workers(asked.processes, **options) as workers:
+                workers.run(run_or_fail, asked.script, asked.arguments, timeout=asked.timeout)
+        except WorkerError as error:
+            sys.exit(str(error))
+        return
     if asked.json and not asked.json.parent.is_dir():
         watching.error(f"there is no folder {str(asked.json.parent)!r} for the report")
     sys.exit(watch_script(asked.script, asked.arguments, asked.json, asked.fail_over))
@@ -92,28 +118,6 @@ def watch_script(
             file=sys.stderr,
         )
     return status or int(bool(too_much))
-
-
-def run(script: Path, arguments: list[str]) -> int:
-    """Run a script in this process, as its main program, and return its exit status."""
-    main_module = types.ModuleType("__main__")
-    main_module.__file__ = str(script)
-    sys.modules["__main__"] = main_module
-    sys.argv = [str(script), *arguments]
-    sys.path[0] = str(script.resolve().parent)
-    try:
-        exec(compile(script.read_bytes(), script, "exec"), main_module.__dict__)
-    except SystemExit as exit:
-        if exit.code is None or isinstance(exit.code, int):
-            return exit.code or 0
-        print(exit.code, file=sys.stderr)
-        return 1
-    except BaseException as error:
-        # From the script on: how it was started is no concern of its author.
-        begun = error.__traceback__.tb_next if error.__traceback__ else None
-        traceback.print_exception(error.with_traceback(begun))
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
-    return 0
 
 
 if __name__ == "__main__":

@@ -42,8 +42,9 @@ def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None
 
 
 def join(settings: dict[str, Any]) -> bytes:
-    """Set JAX up for several processes."""
-    jax.distributed.initialize(
+    """Set JAX up for several processes, or have `jax.distributed.initialize()` do it later."""
+    initialize = functools.partial(
+        jax.distributed.initialize,
         settings["address"],
         settings["count"],
         settings["number"],
@@ -51,7 +52,12 @@ def join(settings: dict[str, Any]) -> bytes:
         coordinator_bind_address=settings["address"],  # For this machine only.
         cluster_detection_method="deactivate",
     )
-    return pickle.dumps(len(jax.local_devices()))
+    if settings["joined"]:
+        initialize()
+        jax.devices()  # Waits until all others are there.
+    else:
+        jax.distributed.initialize = initialize
+    return pickle.dumps(None)
 
 
 def serve(request: bytes, kept: dict[int, Any]) -> bytes:

@@ -7,6 +7,7 @@ waits in vain for the others, and that must not be a notebook's kernel.
 """
 
 import codecs
+import math
 import os
 import pickle
 import re
@@ -59,6 +60,8 @@ class Workers:
             own: number 0 the first core that this process may use, number 1 the second, and so on
             from the beginning. Only where the system can do that, which is on Linux.
         gpus: Whether each has one GPU, number 0 the first, instead of CPU devices.
+        joined: Whether they have called `jax.distributed.initialize` when they are ready. If not,
+            what they run calls it, without arguments, as it would under mpirun or Slurm.
         port: Where number 0 listens for the others, on this machine only; the system chooses one
             that is free if it is 0.
         timeout: Seconds until all have to be ready.
@@ -84,6 +87,7 @@ class Workers:
         devices: int = 1,
         pin: bool = False,
         gpus: bool = False,
+        joined: bool = True,
         port: int = 0,
         timeout: float = 60.0,
     ) -> None:
@@ -101,6 +105,7 @@ class Workers:
             "count": count,
             "devices": devices,
             "gpus": gpus,
+            "joined": joined,
             "address": f"127.0.0.1:{port or _free_port()}",
         }
         if count > usable_cores() and not gpus:
@@ -118,14 +123,16 @@ class Workers:
             self.close()
             raise
 
-    def run(self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0) -> list[Any]:
+    def run(
+        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
+    ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
 
         Args:
             function: Is sent to them, with the global variables that it uses; so are its
                 arguments, and what it returns comes back. An array that spans processes cannot.
             *args: Passed on to it; in the place of something kept, what that process has kept.
-            timeout: Seconds until all have to be done.
+            timeout: Seconds until all have to be done; None if they may take for ever.
 
         Returns:
             Their results, in the order of the processes.
@@ -140,7 +147,7 @@ class Workers:
         return outcomes
 
     def outcomes(
-        self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0
+        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
     ) -> list[Any]:
         """Like `run`, but with an error in the place of each result that there is none of.
 
@@ -151,7 +158,9 @@ class Workers:
         """
         return self._ask(function, args, timeout)
 
-    def keep(self, function: Callable[..., Any], /, *args: Any, timeout: float = 60.0) -> Kept:
+    def keep(
+        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
+    ) -> Kept:
         """Call a function in all processes, and have each keep what it returns.
 
         Args:
@@ -185,10 +194,14 @@ class Workers:
         return f"<{self.count} workers{'' if self._workers else ', ended'}>"
 
     def _ask(
-        self, function: Callable[..., Any], args: tuple, timeout: float, keep: Kept | None = None
+        self,
+        function: Callable[..., Any],
+        args: tuple,
+        timeout: float | None,
+        keep: Kept | None = None,
     ) -> list[Any]:
         require_function("run", function)
-        if not isinstance(timeout, int | float) or not timeout > 0:
+        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ArgumentError(f"timeout must be a positive number of seconds, found {timeout!r}.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
@@ -205,13 +218,16 @@ class Workers:
             self.close()
             raise
 
-    def _collect(self, timeout: float, function: Callable[..., Any] | None = None) -> list[Any]:
+    def _collect(
+        self, timeout: float | None, function: Callable[..., Any] | None = None
+    ) -> list[Any]:
         """Show what the workers print until all have answered, and return the answers."""
         answers: dict[int, Any] = {}
-        end = time.monotonic() + timeout
+        end = math.inf if timeout is None else time.monotonic() + timeout
         while missing := {w.connection: w for w in self._workers if w.number not in answers}:
             pipes = {worker.output: worker for worker in self._workers if not worker.said_all}
-            ready = wait([*missing, *pipes], max(0.0, end - time.monotonic()))
+            left = None if end == math.inf else max(0.0, end - time.monotonic())
+            ready = wait([*missing, *pipes], left)
             for each in ready:
                 if each in pipes:
                     pipes[each].show()

@@ -1,0 +1,53 @@
+"""What a process of `Workers` does with a request; that it ends is tested with test_processes."""
+
+import functools
+import pickle
+import threading
+
+import cloudpickle
+import pytest
+
+from d2lpar import _worker
+from d2lpar.processes import Kept
+
+
+class FakeConnection:
+    """Keeps what is sent."""
+
+    def send_bytes(self, message):
+        self.sent = pickle.loads(message)
+
+
+def request(function, *args, keep=None):
+    return pickle.dumps((cloudpickle.dumps((function, args)), keep))
+
+
+def test_what_is_kept_stays_and_stands_in_for_an_argument():
+    kept = {}
+    assert pickle.loads(_worker.serve(request(lambda: 7, keep=Kept(1)), kept)) is None
+    assert kept == {1: 7}
+    result = _worker.serve(request(lambda x, y: x + y, Kept(1), 3), kept)
+    assert pickle.loads(result) == 10
+
+
+def test_what_cannot_be_sent_is_a_type_error():
+    with pytest.raises(TypeError, match="lock cannot be sent"):
+        _worker.serve(request(threading.Lock), {})
+
+
+def test_an_error_is_sent_from_the_line_of_the_function_on():
+    def fail():
+        raise KeyError("weights")
+
+    connection = FakeConnection()
+    _worker.answer(connection, functools.partial(_worker.serve, request(fail), {}))
+    kind, frames, text = connection.sent
+    assert (kind, text) == ("error", "KeyError: 'weights'\n")
+    assert [name for _, _, name in frames] == ["fail"]
+
+
+def test_a_result_is_sent_as_it_is():
+    connection = FakeConnection()
+    _worker.answer(connection, functools.partial(_worker.serve, request(int), {}))
+    kind, result = connection.sent
+    assert (kind, pickle.loads(result)) == ("result", 0)
