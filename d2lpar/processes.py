@@ -284,7 +284,7 @@ class _Worker:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(settings),
+            env=_environment(settings | {"number": number}),
             pass_fds=[theirs.fileno()],
             start_new_session=True,  # Ctrl-C is for this process, and what they start ends as well.
             bufsize=0,
@@ -367,6 +367,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
         "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags),
         "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
+        "D2LPAR_PROCESS": str(settings["number"]),
     }
     # They talk to each other on this machine, and JAX warns of any proxy.
     given = {name: value for name, value in os.environ.items() if "_proxy" not in name.lower()}
