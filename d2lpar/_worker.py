@@ -68,7 +68,9 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
 
     call, keep = pickle.loads(request)
     function, args = pickle.loads(call)
-    result = function(*(kept[arg.number] if isinstance(arg, Kept) else arg for arg in args))
+    # A name for what has been kept stands in for it, also for the function.
+    function, *args = (kept[it.number] if isinstance(it, Kept) else it for it in (function, *args))
+    result = function(*args)
     if keep is not None:
         kept[keep.number] = result
         result = None

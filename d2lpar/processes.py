@@ -39,7 +39,7 @@ _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
 
 class Kept(NamedTuple):
-    """What each worker has kept of a call to `Workers.keep`; to be passed to a later call."""
+    """What each process keeps after `Workers.keep`, to be passed to a later call or called."""
 
     number: int
 
@@ -124,13 +124,14 @@ class Workers:
             raise
 
     def run(
-        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
+        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
     ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
 
         Args:
-            function: Is sent to them, with the global variables that it uses; so are its
-                arguments, and what it returns comes back. An array that spans processes cannot.
+            function: Is sent to them, with the global variables that it uses, unless they have
+                kept it; so are its arguments, and what it returns comes back. An array that spans
+                processes cannot.
             *args: Passed on to it; in the place of something kept, what that process has kept.
             timeout: Seconds until all have to be done; None if they may take for ever.
 
@@ -147,7 +148,7 @@ class Workers:
         return outcomes
 
     def outcomes(
-        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
+        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
     ) -> list[Any]:
         """Like `run`, but with an error in the place of each result that there is none of.
 
@@ -159,7 +160,7 @@ class Workers:
         return self._ask(function, args, timeout)
 
     def keep(
-        self, function: Callable[..., Any], /, *args: Any, timeout: float | None = 60.0
+        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
     ) -> Kept:
         """Call a function in all processes, and have each keep what it returns.
 
@@ -195,12 +196,13 @@ class Workers:
 
     def _ask(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., Any] | Kept,
         args: tuple,
         timeout: float | None,
         keep: Kept | None = None,
     ) -> list[Any]:
-        require_function("run", function)
+        if not isinstance(function, Kept):
+            require_function("run", function)
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ArgumentError(f"timeout must be a positive number of seconds, found {timeout!r}.")
         if not self._workers:
@@ -219,7 +221,7 @@ class Workers:
             raise
 
     def _collect(
-        self, timeout: float | None, function: Callable[..., Any] | None = None
+        self, timeout: float | None, function: Callable[..., Any] | Kept | None = None
     ) -> list[Any]:
         """Show what the workers print until all have answered, and return the answers."""
         answers: dict[int, Any] = {}
@@ -299,7 +301,7 @@ class _Worker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def answer(self, function: Callable[..., Any] | None) -> Any:
+    def answer(self, function: Callable[..., Any] | Kept | None) -> Any:
         """Return what it has answered, or the error."""
         try:
             kind, *answer = pickle.loads(self.connection.recv_bytes())
@@ -374,7 +376,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
     return given | own | ({} if settings["gpus"] else {"JAX_PLATFORMS": "cpu"})
 
 
-def _file(file: str, name: str, function: Callable[..., Any] | None) -> str:
+def _file(file: str, name: str, function: Callable[..., Any] | Kept | None) -> str:
     """Return where a function of a traceback stands; cloudpickle sends code without its file."""
     if file != "<dynamic-code>":
         return file

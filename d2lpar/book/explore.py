@@ -166,6 +166,82 @@ def _bars(
     )
 
 
+# --- A thousand machines ----------------------------------------------------------------------
+
+_DOUBLINGS = 10  # Up to 1024 machines.
+
+
+def fleet() -> Explorable:
+    """Return a chart of the speed-up by many machines in a model, with a slider for each part.
+
+    A step computes for C on one machine, and its n bytes of gradients are added up in a ring: in
+    2 (p - 1) rounds, each of which costs a latency and n/p bytes (P. Patarasuk and X. Yuan, 2009,
+    Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel and
+    Distributed Computing 69). Nothing overlaps.
+
+    Returns:
+        The speed-up over the number of machines, both logarithmic: with the same minibatch for all
+        (strong scaling), with as many rows for each (weak scaling), and a machine for a machine.
+
+    Example:
+        >>> [parameter["name"] for parameter in fleet().chart.to_dict()["params"]]
+        ['C', 'a', 'B', 'n']
+    """
+    sliders = [
+        _slider("C", 500, 50, 5000, 50, "compute (ms)"),
+        _slider("a", 50, 0, 500, 10, "latency (µs)"),
+        _slider("B", 10, 1, 100, 1, "bandwidth (GB/s)"),
+        _slider("n", 400, 10, 2000, 10, "gradients (MB)"),
+    ]
+    # Milliseconds: a megabyte at a gigabyte per second takes one.
+    ring = "2 * (datum.p - 1) * (a / 1000 + n / B / datum.p)"
+    ways = {
+        "machine for machine": "datum.p",
+        "weak scaling": f"datum.p * C / (C + {ring})",
+        "strong scaling": f"C / (C / datum.p + {ring})",
+    }
+    domain = [1, 2**_DOUBLINGS]
+    scale = alt.Scale(type="log", base=2, domain=domain, nice=False)
+    axis = alt.Axis(values=[4**k for k in range(_DOUBLINGS // 2 + 1)], format="d")
+    colours = [COLOURS[role] for role in ("model", "window", "device")]
+    lines = (
+        alt.Chart(alt.sequence(_DOUBLINGS + 1, as_="k"))
+        .transform_calculate(p="pow(2, datum.k)")
+        .transform_calculate(**ways)
+        .transform_fold(list(ways), as_=["way", "speed_up"])
+        .mark_line(clip=True, point=alt.OverlayMarkDef(size=24))
+        .encode(
+            alt.X("p:Q", scale=scale, axis=axis, title="machines"),
+            alt.Y("speed_up:Q", scale=scale, axis=axis, title="speed-up"),
+            alt.Color(
+                "way:N",
+                sort=list(ways),
+                scale=alt.Scale(domain=list(ways), range=colours),
+                legend=alt.Legend(title=None, orient="top", direction="vertical"),
+            ),
+            alt.StrokeDash(
+                "way:N",
+                scale=alt.Scale(domain=list(ways), range=[[4, 3], [1, 0], [1, 0]]),
+                legend=None,
+            ),
+            tooltip=[
+                alt.Tooltip("way:N", title="scaling"),
+                alt.Tooltip("p:Q", title="machines"),
+                alt.Tooltip("speed_up:Q", title="speed-up", format=".1f"),
+            ],
+        )
+        .properties(height=220)
+    )
+    return _stacked(
+        [lines],
+        sliders,
+        "Speed-up over the number of machines, from 1 to 1024, both on logarithmic scales. A "
+        "dashed diagonal is a machine for a machine. Weak scaling follows it and then falls "
+        "behind; strong scaling rises, has a peak where the latencies of the ring take over, and "
+        "falls.",
+    )
+
+
 # --- How it is put together -------------------------------------------------------------------
 
 

@@ -1,6 +1,9 @@
 """Check a reader's answer by its behaviour, and say where to look."""
 
 from d2lpar.book.exercises.report import MIME_TYPE as MIME_TYPE, Report as Report
+from d2lpar.book.exercises.v1 import check_v1 as check_v1
+from d2lpar.book.exercises.v2 import check_v2 as check_v2
+from d2lpar.book.exercises.v3 import check_v3 as check_v3
 from d2lpar.book.exercises.x1 import check_x1 as check_x1
 from d2lpar.book.exercises.x2 import check_x2 as check_x2
 from d2lpar.book.exercises.x3 import check_x3 as check_x3

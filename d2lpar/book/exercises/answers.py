@@ -81,7 +81,7 @@ def call_answer(
 function takes (a).
     """
     cases = list(cases)
-    _require_callable(function, cases, usage)
+    require_callable(function, cases, usage)
     found: list[tuple[Any, Any]] = []
     raised: list[BaseException] = []
 
@@ -245,7 +245,17 @@ def shown(value: Any) -> str:
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _require_callable(function: Any, cases: list[tuple], usage: str) -> None:
+def require_callable(function: Any, cases: list[tuple], usage: str) -> None:
+    """Refuse what cannot be called as the check calls it.
+
+    Args:
+        function: What the reader has handed over.
+        cases: The arguments of each call.
+        usage: How it is called, as it should be printed.
+
+    Raises:
+        Rejection: If it cannot.
+    """
     if not callable(function):
         name, _, _ = usage.partition("(")
         raise Rejection(
