@@ -239,6 +239,48 @@ CAUSES = {
         ),
         "y5-pipeline-speed-up": BARRIERS,
     },
+    "beyond-one-machine": {
+        "each-holds-a-part": Intervention(
+            "the second process",
+            edits={"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+        ),
+        "straggler-holds-all": Intervention(
+            "being late",
+            edits={"            time.sleep(late)\n": "            pass\n"},
+        ),
+        "few-large-messages": Intervention(
+            "the one message",
+            edits={'"one message": in_messages(1)}': '"one message": in_messages(16)}'},
+        ),
+        "when-a-second-pays": Intervention(
+            "cutting the batch (each process computes all of it)",
+            edits={
+                "    mine = np.ones((rows // len(devices), inputs), np.float32)": (
+                    "    mine = np.ones((rows, inputs), np.float32)"
+                )
+            },
+        ),
+        "same-losses": Intervention(
+            "rows that no other process makes",
+            edits={
+                "np.split(np.arange(rows), jax.process_count())[jax.process_index()]": (
+                    "np.split(np.arange(rows), jax.process_count())[0]"
+                )
+            },
+        ),
+        "killed-and-restarted": Intervention(
+            "the kill",
+            edits={
+                "                os.kill(os.getpid(), signal.SIGKILL)\n": "                pass\n"
+            },
+        ),
+    },
+    "solutions/beyond-one-machine": {
+        "v2-one-message": Intervention(
+            "the one message",
+            edits={"for in_one in (False, True))": "for in_one in (False, False))"},
+        ),
+    },
     "solutions/in-your-own-code": {
         "z1-one-later": Intervention(
             "the queue of losses",

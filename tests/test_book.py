@@ -19,8 +19,9 @@ CHAPTERS = {
     BOOK / "asynchronous-computation.md": "X",
     PARALLELISM: "Y",
     BOOK / "in-your-own-code.md": "Z",
+    BOOK / "beyond-one-machine.md": "V",
 }
-EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4)}
+EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4), "V": range(1, 4)}
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
 

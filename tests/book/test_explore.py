@@ -113,3 +113,24 @@ def test_what_is_shown_follows_the_renderer_that_the_user_has_chosen():
         shown = explore.pipeline()._repr_mimebundle_()
     assert "text/html" not in shown
     assert explore.MIME_TYPE in shown
+
+
+# --- A thousand machines ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compute", "latency", "bandwidth", "size"), [(500, 50, 10, 400), (50, 0, 1, 10)]
+)
+def test_the_lines_of_the_fleet_are_the_formula_of_a_ring(compute, latency, bandwidth, size):
+    spec = explore.fleet().chart.to_dict()
+    (lines,) = spec["vconcat"]
+    ways = {each["as"]: each["calculate"] for each in lines["transform"] if "calculate" in each}
+    machine = type("Datum", (), {"p": 16})()
+    known = {"datum": machine, "C": compute, "a": latency, "B": bandwidth, "n": size}
+    found = {way: eval(expression, {}, known) for way, expression in ways.items() if way != "p"}
+    per_round = latency * 1e-6 + size * 1e6 / 16 / (bandwidth * 1e9)
+    talking = 2 * 15 * per_round
+    seconds = compute / 1000
+    assert found["machine for machine"] == 16
+    assert found["strong scaling"] == pytest.approx(seconds / (seconds / 16 + talking))
+    assert found["weak scaling"] == pytest.approx(16 * seconds / (seconds + talking))
