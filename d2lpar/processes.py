@@ -39,7 +39,11 @@ _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
 
 class Kept(NamedTuple):
-    """What each process keeps after `Workers.keep`, to be passed to a later call or called."""
+    """What each process keeps after `Workers.keep`, to be passed to a later call or called.
+
+    Attributes:
+        number: Counts what has been kept.
+    """
 
     number: int
 

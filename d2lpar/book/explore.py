@@ -180,8 +180,9 @@ def fleet() -> Explorable:
     Distributed Computing 69). Nothing overlaps.
 
     Returns:
-        The speed-up over the number of machines, both logarithmic: with the same minibatch for all
-        (strong scaling), with as many rows for each (weak scaling), and a machine for a machine.
+        Curves over the number of machines, both axes logarithmic, of the speed-up with the same
+        minibatch for all, strong scaling, with as many rows for each, weak scaling, and of a
+        machine for a machine.
 
     Example:
         >>> [parameter["name"] for parameter in fleet().chart.to_dict()["params"]]
