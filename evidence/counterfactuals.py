@@ -262,11 +262,7 @@ CAUSES = {
         ),
         "same-losses": Intervention(
             "rows that no other process makes",
-            edits={
-                "np.split(np.arange(rows), jax.process_count())[jax.process_index()]": (
-                    "np.split(np.arange(rows), jax.process_count())[0]"
-                )
-            },
+            edits={"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
         ),
         "killed-and-restarted": Intervention(
             "the kill",

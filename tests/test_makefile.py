@@ -276,9 +276,9 @@ def test_the_lock_names_every_dependency_and_no_place_to_get_it_from():
     lock = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     locked = set(re.findall(r"^([a-z0-9-]+)==", lock, re.M))
     wanted = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["build-system"]["requires"]]
-    for extra in ("plot", "book"):
+    for extra in ("plot", "processes", "book"):
         wanted += PYPROJECT["project"]["optional-dependencies"][extra]
-    wanted.remove("d2lpar[plot]")  # An extra of its own.
+    wanted.remove("d2lpar[plot,processes]")  # Extras of their own.
     for group in PYPROJECT["dependency-groups"].values():
         wanted += [requirement for requirement in group if isinstance(requirement, str)]
     assert {re.match(r"[\w-]+", requirement)[0] for requirement in wanted} <= locked

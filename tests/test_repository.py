@@ -92,7 +92,9 @@ def test_the_wheel_says_what_the_package_needs_and_no_more(wheel):
     needed = metadata.get_all("Requires-Dist")
     always = {re.match(r"\w+", need)[0] for need in needed if "extra ==" not in need}
     assert always == {"jax", "jaxlib", "numpy", "psutil"}
-    assert {"plot", "processes", "book", "cuda12", "cuda13"} == set(metadata.get_all("Provides-Extra"))
+    assert {"plot", "processes", "book", "cuda12", "cuda13"} == set(
+        metadata.get_all("Provides-Extra")
+    )
     assert (metadata["Name"], metadata["Version"]) == ("d2lpar", PROJECT["version"])
     assert metadata["License-Expression"] == "MIT"
     assert metadata["Description-Content-Type"] == "text/markdown"
