@@ -160,7 +160,7 @@ CAUSES = {
         ),
         "log-later": Intervention(
             "the steps in between",
-            edits={"later(log, lag=2)": "later(log, lag=0)"},
+            edits={"with later(log, lag=2)": "with later(log, lag=0)"},
         ),
         "read-before-waiting": Intervention(
             "the batches in hand",
