@@ -10,7 +10,7 @@ page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-.PHONY: help book test lint bench evidence record serve matrix sync lock clean
+.PHONY: help book test lint bench evidence record cluster serve matrix sync lock clean
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -41,6 +41,11 @@ evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REP
 
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
 	$(run) python evidence/record.py "$(NAME)"
+
+cluster:  ## start the script for clusters with MPI and Slurm, which it installs (Debian)
+	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \
+	    openmpi-bin slurm-wlm munge
+	$(run) python -m pytest tests/test_cluster.py
 
 serve:  ## serve the built book on this machine
 	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from d2lpar._scripts import run, run_or_fail
-from d2lpar.errors import WorkerError
+from d2lpar.errors import D2lparError
 from d2lpar.machine import this_machine, versions
 from d2lpar.processes import Workers
 from d2lpar.watching import KINDS, watch
@@ -66,7 +66,7 @@ def main() -> None:
         try:
             with Workers(asked.processes, **options) as workers:
                 workers.run(run_or_fail, asked.script, asked.arguments, timeout=asked.timeout)
-        except WorkerError as error:
+        except D2lparError as error:
             sys.exit(str(error))
         return
     if asked.json and not asked.json.parent.is_dir():
