@@ -17,12 +17,12 @@ import jax
 
 def main() -> None:
     """Join the others, and run what is asked for, until the connection ends."""
-    connection = Connection(int(sys.argv[1]))
+    socket = int(sys.argv[1])
+    os.set_inheritable(socket, False)  # It has to end with this process, not with a child of it.
+    connection = Connection(socket)
     settings = connection.recv()
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=[connection, requests], daemon=True).start()
-    if settings["core"] is not None:  # Before XLA counts the cores.
-        os.sched_setaffinity(0, {settings["core"]})
     kept: dict[int, Any] = {}
     answer(connection, functools.partial(join, settings))
     while True:

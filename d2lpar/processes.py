@@ -7,6 +7,7 @@ waits in vain for the others, and that must not be a notebook's kernel.
 """
 
 import codecs
+import itertools
 import math
 import os
 import pickle
@@ -34,6 +35,7 @@ GRACE = 5.0
 """Seconds that the others have left when one has failed; they may be waiting for it for ever."""
 
 _LAST_LINES = 20
+_TOKENS = itertools.count()
 # Gloo, which carries the messages between CPUs, greets each process it finds.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
@@ -42,9 +44,11 @@ class Kept(NamedTuple):
     """What each process keeps after `Workers.keep`, to be passed to a later call or called.
 
     Attributes:
-        number: Counts what has been kept.
+        workers: Tells these workers from others.
+        number: Counts what they have kept.
     """
 
+    workers: int
     number: int
 
 
@@ -114,7 +118,7 @@ class Workers:
         }
         if count > usable_cores() and not gpus:
             print(f"{count} processes share {usable_cores()} CPU core(s).")
-        self._kept = 0
+        self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
         # Also at the end of this process, and when nobody has the object any more.
         self.close = weakref.finalize(self, _end, self._workers)
@@ -180,7 +184,7 @@ class Workers:
             WorkerError: As for `run`.
         """
         self._kept += 1
-        kept = Kept(self._kept)
+        kept = Kept(self._token, self._kept)
         self._check(self._ask(function, args, timeout, keep=kept), "keep")
         return kept
 
@@ -209,6 +213,8 @@ class Workers:
             require_function("run", function)
         if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
             raise ArgumentError(f"timeout must be a positive number of seconds, found {timeout!r}.")
+        if any(isinstance(it, Kept) and it.workers != self._token for it in (function, *args)):
+            raise ArgumentError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
         with needs("processes"):
@@ -232,8 +238,9 @@ class Workers:
         end = math.inf if timeout is None else time.monotonic() + timeout
         while missing := {w.connection: w for w in self._workers if w.number not in answers}:
             pipes = {worker.output: worker for worker in self._workers if not worker.said_all}
-            left = None if end == math.inf else max(0.0, end - time.monotonic())
-            ready = wait([*missing, *pipes], left)
+            # Now and then, for if a child of one that has died holds its connection, nothing ends.
+            left = end - time.monotonic()
+            ready = wait([*missing, *pipes], max(0.0, min(left, 1.0)))
             for each in ready:
                 if each in pipes:
                     pipes[each].show()
@@ -243,6 +250,11 @@ class Workers:
                     if isinstance(answer, WorkerError):
                         end = min(end, time.monotonic() + GRACE)
             if not ready:
+                gone = [worker for worker in missing.values() if not worker.alive]
+                answers |= {worker.number: worker.died() for worker in gone}
+                if gone:
+                    end = min(end, time.monotonic() + GRACE)
+            if left <= 0:
                 break
         for worker in self._workers:
             worker.show_rest()
@@ -296,6 +308,8 @@ class _Worker:
             bufsize=0,
         )
         theirs.close()  # So that the end of either process is the end of the connection.
+        if settings["core"] is not None:  # Before there is a second thread.
+            os.sched_setaffinity(process.pid, {settings["core"]})
         worker = cls(number, process, ours)
         with suppress(OSError):
             ours.send(settings | {"number": number})
@@ -310,8 +324,7 @@ class _Worker:
         try:
             kind, *answer = pickle.loads(self.connection.recv_bytes())
         except (EOFError, OSError):
-            self.process.wait()
-            return self.error(f"has died: {_status(self.process.returncode)}", rank=0)
+            return self.died()
         if kind == "result":
             return pickle.loads(answer[0])
         frames, text = answer
@@ -322,6 +335,10 @@ class _Worker:
         ]
         trace = "".join(traceback.format_list(summaries))
         return self.error(f"failed:\n{trace}{text}".rstrip(), rank=1)
+
+    def died(self) -> WorkerError:
+        """Return the error of one that has ended by itself."""
+        return self.error(f"has died: {_status(self.process.wait())}", rank=0)
 
     def error(self, what: str, rank: int = 2) -> WorkerError:
         self.show_rest()
@@ -342,8 +359,10 @@ class _Worker:
         self._show(lines)
 
     def show_rest(self) -> None:
-        """Show all that it has printed, also a line without an end."""
-        while wait([self.output], 0) and not self.said_all:
+        """Show what it has printed by now, also a line without an end."""
+        for _ in range(100):  # It may be printing all the time.
+            if self.said_all or not wait([self.output], 0):
+                break
             self.show()
         self._show([self._begun] if self._begun else [])
         self._begun = ""

@@ -254,11 +254,7 @@ CAUSES = {
         ),
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
-            edits={
-                "    mine = np.ones((rows // len(devices), inputs), np.float32)": (
-                    "    mine = np.ones((rows, inputs), np.float32)"
-                )
-            },
+            edits={"rows if alone else rows // jax.process_count()": "rows"},
         ),
         "same-losses": Intervention(
             "rows that no other process makes",

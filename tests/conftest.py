@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import psutil
 import pytest
 from fakes import FakeClock
 from run_notebook import ROOT
@@ -30,6 +31,15 @@ def run_python():
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_worker_outlives_the_tests():
+    """Fail at the end if a process of `Workers` that a test or a notebook has started is left."""
+    yield
+    children = psutil.Process().children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children if child.is_running()]
+    assert not [command for command in commands if "d2lpar._worker" in command]
 
 
 @pytest.fixture(scope="session")

@@ -12,6 +12,8 @@ import pytest
 import yaml
 from run_notebook import ROOT
 
+from d2lpar import num_gpus
+
 CLUSTER = ROOT / "book" / "cluster"
 WORKER = str(CLUSTER / "worker.py")
 SLURM = ["sh", str(CLUSTER / "one-node-slurm")]
@@ -63,6 +65,12 @@ def test_workers_of_this_package_run_it(alone):
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no Open MPI: apt-get install openmpi-bin")
 def test_mpirun_runs_it(alone):
     assert train(*MPIRUN, sys.executable) == (2, alone)
+
+
+@pytest.mark.skipif(num_gpus() < 2, reason="takes two GPUs")
+def test_it_runs_over_two_gpus(alone):
+    run = ("-m", "d2lpar", "run", "-n", "2", "--gpus")
+    assert train(sys.executable, *run, JAX_PLATFORMS="") == (2, alone)
 
 
 def test_slurm_runs_it(alone, slurm):

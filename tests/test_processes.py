@@ -143,6 +143,31 @@ def test_who_dies_is_named_before_who_failed_for_it(two, capfd):
         two.run(number)
 
 
+def test_one_that_prints_all_the_time_is_ended_all_the_same(two, capfd):
+    def chatter():
+        while True:
+            print("x" * 70)
+
+    with pytest.raises(WorkerError, match="has not answered after 1 s"):
+        two.run(chatter, timeout=1)
+    assert "x" * 70 in capfd.readouterr().out
+
+
+def test_one_whose_child_lives_on_is_seen_to_have_died(two):
+    def leave_a_child():
+        if number() == 1 and os.fork():  # The child has its files, and stays.
+            os._exit(7)
+        time.sleep(600)
+
+    with pytest.raises(WorkerError, match="Process 1 has died: exit status 7"):
+        two.run(leave_a_child)
+
+
+def test_what_others_have_kept_is_refused(shared):
+    with pytest.raises(ArgumentError, match="kept by other workers"):
+        shared.run(abs, processes.Kept(-1, 1))
+
+
 def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
     with pytest.raises(WorkerError, match="Process 0 has not answered after 2 s") as raised:
         two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)

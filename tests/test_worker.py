@@ -24,12 +24,12 @@ def request(function, *args, keep=None):
 
 def test_what_is_kept_stays_and_stands_in_for_an_argument():
     kept = {}
-    assert pickle.loads(_worker.serve(request(lambda: 7, keep=Kept(1)), kept)) is None
+    assert pickle.loads(_worker.serve(request(lambda: 7, keep=Kept(0, 1)), kept)) is None
     assert kept == {1: 7}
-    result = _worker.serve(request(lambda x, y: x + y, Kept(1), 3), kept)
+    result = _worker.serve(request(lambda x, y: x + y, Kept(0, 1), 3), kept)
     assert pickle.loads(result) == 10
     kept[2] = abs
-    assert pickle.loads(_worker.serve(request(Kept(2), -3), kept)) == 3
+    assert pickle.loads(_worker.serve(request(Kept(0, 2), -3), kept)) == 3
 
 
 def test_what_cannot_be_sent_is_a_type_error():
