@@ -39,7 +39,7 @@ MADE_BY_SPHINX = ["genindex", "py-modindex", "search", "404"]
 NOTEBOOKS = [str(path.relative_to(ROOT).with_suffix("")) for path in notebooks()]
 # Between them they have all that is coloured.
 COLOURFUL = {TOC["root"], NOTEBOOKS[0], "book/results", "book/status", "book/soundness"}
-EXPLORABLES = {"book/asynchronous-computation": 1}
+EXPLORABLES = {"book/asynchronous-computation": 1, "book/beyond-one-machine": 1}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -225,7 +225,8 @@ def test_a_page_has_no_fault_that_axe_finds_in_what_is_ours(desk, phone, page):
 @in_a_browser
 def test_a_page_is_light_and_quickly_there(desk, page):
     nbytes = sum(len(response.body()) for response in desk.responses if response.ok)
-    assert nbytes < (3e6 if page in EXPLORABLES else 1.6e6)
+    # As stored; a server sends a quarter of it. The API is all on one page.
+    assert nbytes < (3e6 if page in EXPLORABLES else 1.8e6 if page == "book/api" else 1.6e6)
     for _ in range(5):  # Another process may have the core; the page is as fast as its best.
         desk.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
         paint = "performance.getEntriesByName('first-contentful-paint')[0].startTime"

@@ -213,7 +213,7 @@ def fleet() -> Explorable:
         .mark_line(clip=True, point=alt.OverlayMarkDef(size=24))
         .encode(
             alt.X("p:Q", scale=scale, axis=axis, title="machines"),
-            alt.Y("speed_up:Q", scale=scale, axis=axis, title="speed-up"),
+            alt.Y("speed_up:Q", scale=scale, axis=axis, title=None),
             alt.Color(
                 "way:N",
                 sort=list(ways),
@@ -231,7 +231,7 @@ def fleet() -> Explorable:
                 alt.Tooltip("speed_up:Q", title="speed-up", format=".1f"),
             ],
         )
-        .properties(height=220)
+        .properties(title="Speed-up", height=220)
     )
     return _stacked(
         [lines],

@@ -139,6 +139,41 @@ def draw_ways(
     return list(all_axes)
 
 
+def draw_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
+    """Draw what the Python of each of several processes does while all add something up.
+
+    Args:
+        spans: For each process, read from one clock in seconds: when all began, when it asked, when
+            it had control back, and when it had the result.
+
+    Returns:
+        The axes, with a row for each process, the first on top. Python dispatches in blue, waits in
+        white, and does something else in the colour of the barrier, before it asks.
+    """
+    axes = plt.figure(figsize=(5.2, 0.5 * len(spans) + 0.9)).add_subplot()
+    zero = min(begin for begin, *_ in spans)
+    longest = max(done for *_, done in spans) - zero
+    styles = {
+        "sleeps": {"facecolor": COLOURS["barrier"], "alpha": 0.35},
+        "": {"facecolor": COLOURS["host"], "edgecolor": COLOURS["host"]},
+        "waits": {"facecolor": "white", "edgecolor": COLOURS["wait"]},
+    }
+    for row, times in enumerate(spans):
+        ends = [time - zero for time in times]
+        for (name, style), start, end in zip(styles.items(), ends, ends[1:], strict=False):
+            width = max(end - start, 0.004 * longest if name == "" else 0)  # A sliver is seen.
+            axes.broken_barh([(start, width)], (row - 0.36, 0.72), **style)
+            if name and width > 0.2 * longest:
+                axes.text(start + width / 2, row, name, ha="center", va="center", fontsize=11)
+    axes.set_yticks(range(len(spans)), [f"process {number}" for number in range(len(spans))])
+    axes.set(ylim=(len(spans) - 0.5, -0.5), xlim=(0, 1.02 * longest))
+    axes.set_xlabel("time since both began, on the clock of this machine")
+    axes.grid(axis="y", visible=False)
+    format_axis(axes.xaxis, "s")
+    axes.xaxis.set_major_locator(MaxNLocator(6))
+    return axes
+
+
 def draw_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
     """Draw what several sources found beside the bound of what is claimed.
 

@@ -1,4 +1,4 @@
-"""What several processes saw, drawn on one clock, and the model of what their messages cost."""
+"""A model of what messages between processes cost, and of when a second process pays."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -6,28 +6,6 @@ from typing import NamedTuple
 import numpy as np
 
 from d2lpar.quantity import Quantity
-from d2lpar.timeline import Event, Timeline, in_order
-
-
-def as_timeline(spans: Sequence[tuple[float, float, float, float]]) -> Timeline:
-    """Return a timeline with a row for the Python of each process.
-
-    Args:
-        spans: For each process, read from one clock in seconds: when all began, when it asked, when
-            it had control back, and when it had the result.
-
-    Example:
-        >>> as_timeline([(0.0, 0.1, 0.2, 0.5), (0.0, 0.4, 0.4, 0.5)]).rows
-        ('Python 0', 'Python 1')
-    """
-    zero = min(begin for begin, *_ in spans)
-    events = []
-    for number, (_, *times) in enumerate(spans):
-        asking, asked, done = (round(1e9 * (time - zero)) for time in times)
-        row = f"Python {number}"
-        events.append(Event(row, "sum", "dispatch", number, asking, asked - asking))
-        events.append(Event(row, "sum", "wait", number, asked, done - asked))
-    return Timeline(in_order(events), frozenset(event.device for event in events))
 
 
 class MessageCost(NamedTuple):

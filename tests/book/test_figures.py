@@ -105,3 +105,12 @@ def test_a_finding_from_too_few_samples_is_drawn_all_the_same():
     (axes,) = figures.draw_findings({"less": {"here": Quantity("ratio", (2.0, 3.0)) < 1}})
     (shaded,) = axes.patches
     assert shaded.get_x() + shaded.get_width() == 1
+
+
+def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():
+    axes = figures.draw_processes([(1.0, 1.0001, 1.0003, 1.05), (1.0, 1.049, 1.0492, 1.05)])
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["process 0", "process 1"]
+    assert axes.yaxis_inverted()
+    written = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert written == {"waits": 0, "sleeps": 1}

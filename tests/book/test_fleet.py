@@ -1,17 +1,7 @@
 import pytest
 
-from d2lpar.book.fleet import MessageCost, as_timeline, break_even
+from d2lpar.book.fleet import MessageCost, break_even
 from d2lpar.quantity import Quantity
-
-SPANS = [(10.0, 10.001, 10.002, 10.05), (10.0, 10.04, 10.041, 10.05)]
-
-
-def test_each_process_has_a_row_on_the_clock_of_all():
-    timeline = as_timeline(SPANS)
-    assert timeline.rows == ("Python 0", "Python 1")
-    asked, waited = timeline.row("Python 1")
-    assert (asked.operator, asked.start, asked.duration) == ("dispatch", 40_000_000, 1_000_000)
-    assert (waited.operator, waited.end) == ("wait", 50_000_000)
 
 
 def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
