@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import nbformat
@@ -89,21 +88,12 @@ def colab(checkout, tmp_path_factory):
     spec = {"argv": launch, "display_name": "Colab", "language": "python"}
     (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
     found = {"before": run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()}
-
-    def execute(notebook):
+    for notebook in NOTEBOOKS:
         alone = folder / notebook.relative_to(ROOT / "book").with_suffix("") / notebook.name
         alone.parent.mkdir(parents=True)
         nbformat.write(with_few_rounds(notebook), alone)
         options = "--inplace", "--kernel_name=colab", "--timeout=900"
-        return alone, run("jupyter-execute", alone, *options)
-
-    first, *others = NOTEBOOKS
-    found[first] = execute(first)  # Installs the package, as the first cell of each would.
-    chapters = [notebook for notebook in others if notebook.parent.name != "solutions"]
-    with ThreadPoolExecutor(2) as pool:  # So few rounds decide nothing that could be disturbed.
-        found |= zip(chapters, pool.map(execute, chapters), strict=True)
-    # Checks of answers look at who runs beside whom.
-    found |= {notebook: execute(notebook) for notebook in others if notebook not in chapters}
+        found[notebook] = alone, run("jupyter-execute", alone, *options)
     found["after"] = run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()
     return found
 
@@ -111,9 +101,7 @@ def colab(checkout, tmp_path_factory):
 def with_few_rounds(path):
     """Return a notebook that measures as little as it can once its first cell has run."""
     notebook = nbformat.read(path, as_version=4)
-    too_few = FEW_ROUNDS.replace("min(repeats, 9)", "min(repeats, 5)")  # For an interval.
-    assert too_few != FEW_ROUNDS
-    notebook.cells.insert(2, nbformat.v4.new_code_cell(too_few))
+    notebook.cells.insert(2, nbformat.v4.new_code_cell(FEW_ROUNDS))
     return notebook
 
 
