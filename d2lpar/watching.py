@@ -155,8 +155,8 @@ class Watched:
     def loss(self, finding: Finding) -> float:
         """Return the share of the time that a finding can have lost.
 
-        A line that waits while the device works loses nothing. So no line can have lost more than
-        the device was idle; while something compiles, that is not counted on.
+        A line that waits while the device works loses nothing, so none can have lost more than the
+        device was idle. What compiles again counts in full: what it computes is not there yet.
         """
         if finding.kind in _LOSES_NOTHING or not self.seconds:
             return 0.0

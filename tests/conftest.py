@@ -33,6 +33,21 @@ def run_python():
     return run
 
 
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """A function that writes a script; what running one in this process changes is put back."""
+    monkeypatch.setattr(sys, "argv", ["d2lpar"])
+    monkeypatch.setattr(sys, "path", ["", *sys.path])
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+
+    def write(program):
+        path = tmp_path / "script.py"
+        path.write_text(program)
+        return path
+
+    return write
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _no_worker_outlives_the_tests():
     """Fail at the end if a process of `Workers` that a test or a notebook has started is left."""

@@ -8,21 +8,6 @@ from d2lpar import _scripts
 from d2lpar.__main__ import main
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """A function that writes a script; what running one changes is put back."""
-    monkeypatch.setattr(sys, "argv", ["d2lpar"])
-    monkeypatch.setattr(sys, "path", ["", *sys.path])
-    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-
-    def write(program):
-        path = tmp_path / "script.py"
-        path.write_text(program)
-        return path
-
-    return write
-
-
 def test_a_script_is_the_main_program_and_finds_its_arguments(script, capsys):
     path = script("import sys\nprint(__name__, __file__, sys.argv)")
     assert _scripts.run(path, ["--rate", "0.1"]) == 0

@@ -261,15 +261,12 @@ def test_a_line_has_lost_no_more_than_the_device_was_idle(watched):
 
 
 @pytest.fixture
-def command(tmp_path, monkeypatch, capfd):
+def command(script, monkeypatch, capfd):
     """A function that watches a script, and returns the exit status and what was printed."""
 
     def run(program, *arguments, options=()):
-        script = tmp_path / "script.py"
-        script.write_text(program)
-        monkeypatch.setattr(sys, "argv", ["d2lpar", "watch", *options, str(script), *arguments])
-        monkeypatch.setattr(sys, "path", ["", *sys.path])
-        monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
+        asked = ["d2lpar", "watch", *options, str(script(program)), *arguments]
+        monkeypatch.setattr(sys, "argv", asked)
         with pytest.raises(SystemExit) as stopped:
             main()
         return stopped.value.code, *capfd.readouterr()
