@@ -259,14 +259,15 @@ class Workers:
         for worker in self._workers:
             worker.show_rest()
         failed = any(isinstance(answer, WorkerError) for answer in answers.values())
-        for worker in missing.values():
+        silent = [worker for worker in self._workers if worker.number not in answers]
+        for worker in silent:
             answers[worker.number] = worker.error(
                 "had to be ended, as it went on waiting for one that has failed"
                 if failed
                 else f"has not answered after {timeout:g} s. If one process leaves out what the "
                 "others do together, they wait for it for ever"
             )
-        if missing or not all(worker.alive for worker in self._workers):
+        if silent or not all(worker.alive for worker in self._workers):
             self.close()
         return [answers[number] for number in range(self.count)]
 

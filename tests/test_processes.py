@@ -163,6 +163,17 @@ def test_one_whose_child_lives_on_is_seen_to_have_died(two):
         two.run(leave_a_child)
 
 
+def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
+    wait = processes.wait
+
+    def wait_for_an_answer(objects, timeout):
+        return wait(objects, 30 if len(objects) > 1 else timeout)
+
+    with Workers(1) as workers:
+        monkeypatch.setattr(processes, "wait", wait_for_an_answer)
+        assert workers.run(int, timeout=1e-9) == [0]
+
+
 def test_what_others_have_kept_is_refused(shared):
     with pytest.raises(ArgumentError, match="kept by other workers"):
         shared.run(abs, processes.Kept(-1, 1))
