@@ -41,8 +41,8 @@ def free_cores(count: int) -> Control:
 def crowding(threads: int) -> float:
     """Measure how crowded the cores are, by hashing.
 
-    A thread hashes twenty megabytes, first one alone, then all at once. Python lets go of its lock
-    meanwhile. (It has to last for some twenty milliseconds: a system may let two new threads share
+    A thread hashes ten megabytes, first one alone, then all at once. Python lets go of its lock
+    meanwhile. (It has to last for ten milliseconds or more: a system may let two new threads share
     a core for five before it gives each its own. And it must not be SHA-256: many processors have
     an instruction for that, which two threads share nearly without loss where they share a core.)
 
@@ -59,7 +59,7 @@ def crowding(threads: int) -> float:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
         True
     """
-    data = b"x" * 20_000_000  # Of zeros, the system would make the pages while the one hashes.
+    data = b"x" * 10_000_000  # Of zeros, the system would make the pages while the one hashes.
 
     def hash_it(_: object) -> float:
         start = time.thread_time()

@@ -73,9 +73,9 @@ KINDS = {
 }
 """What Python can lose time with, in words, what to do about it, and where the book says why."""
 
-# Where a thread was, and how much of a processor it had used: the same again is the same wait.
-_State = tuple[int, int, float]
-
+# The share of the time from which a line is told.
+_SEEN = 0.005
+_WAITS = {"value", "barrier"}
 _LOSES_NOTHING = {"first compilation", "queue"}
 # What reads the values of an array by an attribute, and what waits without reading any.
 _READ = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
@@ -140,7 +140,7 @@ class Watched:
         idle_seconds: For how long no array of the program was being computed, as far as the
             arrays that were alive tell; before the first of them, it does not count.
         saw_arrays: Whether any was being computed.
-        findings: The lines that cost time, the costliest first.
+        findings: The lines that cost time; those that can have lost most of it first.
     """
 
     seconds: float = 0.0
@@ -168,12 +168,18 @@ class Watched:
         """Return the findings that can have lost more than a share of the time."""
         return [finding for finding in self.findings if self.loss(finding) > over]
 
+    def advice(self, finding: Finding) -> str:
+        """Return what to do about a finding, in a sentence; nothing where it loses nothing."""
+        if finding.kind in _WAITS and self.loss(finding) <= _SEEN:
+            return "Nothing is lost here: the device worked meanwhile."
+        return KINDS[finding.kind][1]
+
     def to_json(self) -> str:
         """Return all of it as JSON, with durations in seconds."""
         findings = [
             asdict(finding)
             | {"share": self.share(finding), "loss": self.loss(finding)}
-            | {"advice": KINDS[finding.kind][1], "link": KINDS[finding.kind][2]}
+            | {"advice": self.advice(finding), "link": KINDS[finding.kind][2]}
             for finding in self.findings
         ]
         whole = {"seconds": self.seconds, "idle_seconds": self.idle_seconds, "findings": findings}
@@ -198,7 +204,7 @@ class Watched:
             yield f"        {KINDS[found.kind][0]}: {found.operation}"
             if found.detail:
                 yield f"        {found.detail}"
-            yield f"        {KINDS[found.kind][1]}"
+            yield f"        {self.advice(found)}"
             yield f"        {KINDS[found.kind][2]}"
         if not self.findings:
             yield "No line made Python wait for long enough to be seen."
@@ -211,7 +217,7 @@ class Watched:
     def _repr_html_(self) -> str:
         rows = []
         for found in self.findings:
-            what, advice, link = KINDS[found.kind]
+            what, _, link = KINDS[found.kind]
             where = f"{str(found.place).rsplit('/', 1)[-1]}{self._thread(found)}"
             rows.append(
                 [
@@ -219,7 +225,7 @@ class Watched:
                     _tables.share_bar(self.share(found), _tables.HOST, f"{self.share(found):.1%}"),
                     _tables.in_two_lines(f"{self.share(found):.1%}", format_seconds(found.seconds)),
                     f"{html.escape(what)}: <code>{html.escape(found.operation)}</code><br>"
-                    f"{html.escape(found.detail)} {html.escape(advice)} "
+                    f"{html.escape(found.detail)} {html.escape(self.advice(found))} "
                     f'<a href="{link}">Why?</a>',
                 ]
             )
@@ -270,7 +276,7 @@ class _Compilations(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: dict[tuple[Place, str], list[str]] = {}
+        self.seen: dict[tuple[Place, str], dict[object, str]] = {}
 
     def __enter__(self) -> "_Compilations":
         logger = logging.getLogger(self.LOGGER)
@@ -291,8 +297,11 @@ class _Compilations(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Compiling %s") and len(record.args) > 1:
             name, arguments = map(str, record.args[:2])
-            if user := in_user_code(sys._getframe()):
-                self.seen.setdefault((Place.of(user), name), []).append(arguments)
+            if user := in_user_code(inside := sys._getframe()):
+                # The `init` of a network compiles one name for many shapes, and none of them again:
+                # what one call compiles counts once, with the last of its arguments.
+                call = _call_of(between(inside, user)[-1])
+                self.seen.setdefault((Place.of(user), name), {})[call] = arguments
         return record.levelno >= self._shown
 
     def again(self, place: Place) -> str:
@@ -300,7 +309,8 @@ class _Compilations(logging.Filter):
         words = []
         for (where, name), arguments in self.seen.items():
             if where == place and len(arguments) > 1:
-                before, after = (set(re.findall(r"\w+\[[\d,]*\]", of)) for of in arguments[-2:])
+                last = list(arguments.values())[-2:]
+                before, after = (set(re.findall(r"\w+\[[\d,]*\]", of)) for of in last)
                 new, old = (" and ".join(sorted(of)) for of in (after - before, before - after))
                 # Another shape says more than what it brings with it.
                 changed = (
@@ -313,6 +323,23 @@ class _Compilations(logging.Filter):
         return f"{what}{why}." if what else ""
 
 
+class _Call:
+    """Tells one call of a function from the next."""
+
+    def __call__(self, *_: object) -> None:
+        """Do nothing, where a debugger asks what to do at each line."""
+
+
+def _call_of(frame: FrameType) -> object:
+    """Return what is the same for one call, and for no other."""
+    # A frame may be where an earlier one was in memory, and there is no weak reference to it; kept
+    # alive, it would keep its arrays. What Python traces it with goes with it, and only debuggers
+    # make use of that.
+    if frame.f_trace is None:
+        frame.f_trace = _Call()
+    return frame.f_trace if isinstance(frame.f_trace, _Call) else object()
+
+
 class _Watcher:
     _running: "_Watcher | None" = None
     _lock = threading.Lock()
@@ -321,7 +348,7 @@ class _Watcher:
         self.watched = Watched()
         self._every = every
         self._found: dict[tuple[str, Place, str], Finding] = {}
-        self._at: dict[int | None, _State] = {}
+        self._at: dict[int | None, _Sight] = {}
         self._done = threading.Event()
         self._compilations = _Compilations()
         self._thread = threading.Thread(target=self._run, name="d2lpar.watch", daemon=True)
@@ -346,8 +373,9 @@ class _Watcher:
             if found.kind == "first compilation":
                 found.detail = self._compilations.again(found.place)
                 found.kind = "compilation" if found.detail else found.kind
-        by_time = sorted(self._found.values(), key=lambda found: -found.seconds)
-        self.watched.findings = [f for f in by_time if f.seconds > 0.005 * self.watched.seconds]
+        found = [f for f in self._found.values() if self.watched.share(f) > _SEEN]
+        found.sort(key=lambda f: (self.watched.loss(f), f.seconds), reverse=True)
+        self.watched.findings = found
 
     def _run(self) -> None:
         before = self._started
@@ -363,53 +391,72 @@ class _Watcher:
     def _look(self, seconds: float) -> None:
         busy = _is_busy()
         self.watched.saw_arrays |= busy
-        threads = [t for t in threading.enumerate() if t is not self._thread]
-        first = [(thread, *_state_of(thread)) for thread in threads]
+        threads = (thread for thread in threading.enumerate() if thread is not self._thread)
+        sights = [sight for thread in threads if (sight := _Sight.of(thread))]
         time.sleep(2e-4)
-        stacks = []
-        for thread, frame, at, used in first:
-            user = in_user_code(frame)
-            if user is None:
-                continue
-            again, at_again, used_again = _state_of(thread)
-            stands = again is frame and at == at_again and used_again - used < 5e-5
-            stacks.append((thread, frame, user, stands, (id(frame), at, used)))
-        works = busy or any(_in_jax(frame, user) for _, frame, user, *_ in stacks)
-        if self.watched.saw_arrays and not works:
-            self.watched.idle_seconds += seconds
-        for thread, frame, user, stands, state in stacks:
-            kind = _kind_of(frame, user, stands, busy)
-            if kind is None and self.watched.saw_arrays and not works and thread is self._watching:
-                kind = "device idle"
-            self._note(thread, kind, user, state, seconds)
+        works = busy or any(sight.in_jax for sight in sights)
+        idle = self.watched.saw_arrays and not works
+        self.watched.idle_seconds += seconds * idle
+        for sight in sights:
+            kind = sight.kind
+            if kind != "first compilation" and not (busy and sight.stands_still()):
+                kind = "device idle" if idle and sight.thread is self._watching else None
+            self._note(kind, sight, seconds)
 
-    def _note(
-        self,
-        thread: threading.Thread,
-        kind: str | None,
-        user: FrameType,
-        state: _State,
-        seconds: float,
-    ) -> None:
+    def _note(self, kind: str | None, sight: "_Sight", seconds: float) -> None:
+        before = self._at.pop(sight.thread.ident, None)
         if kind is None:
-            self._at.pop(thread.ident, None)
             return
-        place = Place.of(user)
-        key = kind, place, thread.name
+        key = kind, sight.place, sight.thread.name
         if key not in self._found:
-            self._found[key] = Finding(kind, place, _operation_at(user, place), thread.name)
+            self._found[key] = Finding(kind, sight.place, sight.operation, sight.thread.name)
         found = self._found[key]
         found.seconds += seconds
-        # It is the same wait if the thread has not moved and has used no time.
-        last = self._at.get(thread.ident)
-        same = last is not None and last[:2] == state[:2] and state[2] - last[2] < 5e-5
-        found.times += not same or not found.times
-        self._at[thread.ident] = state
+        found.times += not (before and before.is_same_as(sight)) or not found.times
+        self._at[sight.thread.ident] = sight
 
 
-def _operation_at(user: FrameType, place: Place) -> str:
-    """Return what a line is at, in the words of its code."""
-    return " ".join((expression_at(user) or place.code).split())
+@dataclass(frozen=True)
+class _Sight:
+    """Where a thread is, read before it can go on: a frame says where it is when it is asked.
+
+    Attributes:
+        at: Which frame, and which of its instructions.
+        used: How many seconds of a processor the thread has used.
+        place: The line of the user's code.
+        operation: What it is at there, in the words of its code.
+        in_jax: Whether the user's code has called JAX, and JAX has not come back.
+        kind: Which of `KINDS` it is if the thread stands still, or None.
+    """
+
+    thread: threading.Thread
+    at: tuple[int, int]
+    used: float
+    place: Place
+    operation: str
+    in_jax: bool
+    kind: str | None
+
+    @classmethod
+    def of(cls, thread: threading.Thread) -> "_Sight | None":
+        """Return where a thread is in the user's code; None if it is not there."""
+        frame, at = _where(thread)
+        user = in_user_code(frame)
+        if user is None:
+            return None
+        place = Place.of(user)
+        operation = " ".join((expression_at(user) or place.code).split())
+        in_jax, kind = _in_jax(frame, user), _kind_of(frame, user)
+        return cls(thread, at, _processor_time(thread), place, operation, in_jax, kind)
+
+    def stands_still(self) -> bool:
+        """Return whether the thread is still there, and has used no processor meanwhile."""
+        _, at = _where(self.thread)
+        return at == self.at and _processor_time(self.thread) - self.used < 5e-5
+
+    def is_same_as(self, later: "_Sight") -> bool:
+        """Return whether it is one wait: the thread has not moved, and has used no time."""
+        return later.at == self.at and later.used - self.used < 5e-5
 
 
 def _in_jax(frame: FrameType, user: FrameType) -> bool:
@@ -417,13 +464,11 @@ def _in_jax(frame: FrameType, user: FrameType) -> bool:
     return any(map(is_in_jax, between(frame, user))) or _is_jitted(called_at(user))
 
 
-def _kind_of(frame: FrameType, user: FrameType, stands: bool, busy: bool) -> str | None:
-    """Return which of `KINDS` a thread is at, or None."""
+def _kind_of(frame: FrameType, user: FrameType) -> str | None:
+    """Return which of `KINDS` a thread is at if it stands still, or None."""
     inner = between(frame, user)
     if any(map(compiles, inner)):
         return "first compilation"
-    if not stands or not busy:
-        return None
     names = {each.f_code.co_name for each in inner if not is_in_numpy(each)}
     asked = expression_at(frame).split("(")[0].rsplit(".", 1)[-1].strip()
     if _WAIT & {*names, asked}:
@@ -467,10 +512,10 @@ def _has_started() -> bool:
     return backends is None or bool(backends)
 
 
-def _state_of(thread: threading.Thread) -> tuple[FrameType | None, int, float]:
-    """Return where a thread is, and how many seconds of a processor it has used."""
+def _where(thread: threading.Thread) -> tuple[FrameType | None, tuple[int, int]]:
+    """Return the innermost frame of a thread, and what tells whether it has moved."""
     frame = sys._current_frames().get(thread.ident)
-    return frame, -1 if frame is None else frame.f_lasti, _processor_time(thread)
+    return frame, (id(frame), -1 if frame is None else frame.f_lasti)
 
 
 def _processor_time(thread: threading.Thread) -> float:

@@ -1,15 +1,18 @@
 """The notebooks as Colab runs them: alone in a folder, in an environment that has no d2lpar yet.
 
-With the JAX of Colab and, where it is here, with its Python, but with few rounds: that a claim
-holds is the book build's to say, and what `make evidence` and `make matrix` are for.
+With the JAX of Colab and, where it is here, with its Python, but with few rounds, and two at a
+time: that a claim holds is the book build's to say, and what `make evidence` and `make matrix` are
+for.
 """
 
+import fcntl
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import nbformat
 import pytest
@@ -17,19 +20,16 @@ from run_notebook import FEW_ROUNDS, ROOT, notebooks, of_type, outputs_of
 
 from d2lpar.book import claims, exercises, explore
 
-pytestmark = pytest.mark.timed
 NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks()]
 IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
 PYTHON = "3.13"  # Colab's, as is this JAX.
 PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
+FIRST_CELL = 1  # Of code, in each of them.
 ADDRESS = "https://github.com/d2lpar/d2lpar"
-each_notebook = pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
 
 
-@pytest.fixture(scope="session")
-def checkout(tmp_path_factory):
-    """A repository whose branch `main` is the tree as it stands here."""
-    path = tmp_path_factory.mktemp("checkout")
+def commit_tree(path):
+    """Make a repository whose branch `main` is the tree as it stands here."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
         if name and (ROOT / name).is_file():
@@ -41,7 +41,6 @@ def checkout(tmp_path_factory):
         ["-c", "user.name=d2lpar", "-c", "user.email=", "commit", "--quiet", "--message=tree"],
     ):
         subprocess.run(["git", *command], cwd=path, check=True)
-    return path
 
 
 def interpreter_of_colab():
@@ -56,83 +55,103 @@ def interpreter_of_colab():
     return PYTHON if there else sys.executable
 
 
-@pytest.fixture(scope="session")
-def colab(checkout, tmp_path_factory):
-    """What became of the notebooks: their processes, by notebook, and what was installed."""
-    folder = tmp_path_factory.mktemp("colab")
-    venv = folder / "venv"
-    interpreter = venv / "bin" / "python"
-    mine = ("D2LPAR", "JAX", "JUPYTER", "PYTHON", "UV_", "VIRTUAL_ENV")
-    environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith(mine)},
-        # What the first cell asks of the repository's address, this one answers.
-        "GIT_CONFIG_COUNT": "1",
-        "GIT_CONFIG_KEY_0": f"url.{checkout.as_uri()}.insteadOf",
-        "GIT_CONFIG_VALUE_0": ADDRESS,
-        "JUPYTER_PATH": str(folder),
-    }
+class Colab(NamedTuple):
+    """A folder with a repository, an environment, and a kernel for it."""
 
-    def run(tool, *arguments):
+    folder: Path
+
+    @property
+    def python(self):
+        return self.folder / "venv" / "bin" / "python"
+
+    def run(self, tool, *arguments):
+        """Run a tool of the environment that runs the tests; return what it prints."""
+        mine = ("D2LPAR", "JAX", "JUPYTER", "PYTHON", "UV_", "VIRTUAL_ENV")
+        environment = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(mine)},
+            # What the first cell asks of the repository's address, this one answers.
+            "GIT_CONFIG_COUNT": "1",
+            "GIT_CONFIG_KEY_0": f"url.{(self.folder / 'checkout').as_uri()}.insteadOf",
+            "GIT_CONFIG_VALUE_0": ADDRESS,
+            "JUPYTER_PATH": str(self.folder),
+        }
         command = [Path(sys.executable).with_name(tool), *arguments]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
-
-    for command in (
-        ("venv", "--quiet", "--seed", "--python", interpreter_of_colab(), venv),
-        ("pip", "install", "--quiet", "--python", interpreter, *PREINSTALLED),
-    ):
-        done = run("uv", *command)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
-    kernel = folder / "kernels" / "colab"
-    kernel.mkdir(parents=True)
-    launch = [str(interpreter), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
-    spec = {"argv": launch, "display_name": "Colab", "language": "python"}
-    (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
-    found = {"before": run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()}
-    for notebook in NOTEBOOKS:
-        alone = folder / notebook.relative_to(ROOT / "book").with_suffix("") / notebook.name
-        alone.parent.mkdir(parents=True)
-        nbformat.write(with_few_rounds(notebook), alone)
-        options = "--inplace", "--kernel_name=colab", "--timeout=900"
-        found[notebook] = alone, run("jupyter-execute", alone, *options)
-    found["after"] = run("uv", "pip", "freeze", "--python", interpreter).stdout.splitlines()
-    return found
+        return done.stdout
+
+    def execute(self, name, notebook):
+        """Run a notebook to its end, alone in a folder, and return the data of its outputs."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True)
+        nbformat.write(notebook, path)
+        self.run("jupyter-execute", path, "--inplace", "--kernel_name=colab", "--timeout=900")
+        return outputs_of(nbformat.read(path, as_version=4))
+
+    def installed(self):
+        """Return what is installed, a line each."""
+        return self.run("uv", "pip", "freeze", "--python", self.python).splitlines()
+
+    def set_up(self):
+        """Make it, and let the first cell of a notebook install what is not there yet."""
+        self.folder.mkdir()
+        commit_tree(self.folder / "checkout")
+        venv = self.python.parent.parent
+        self.run("uv", "venv", "--quiet", "--seed", "--python", interpreter_of_colab(), venv)
+        self.run("uv", "pip", "install", "--quiet", "--python", self.python, *PREINSTALLED)
+        kernel = self.folder / "kernels" / "colab"
+        kernel.mkdir(parents=True)
+        launch = [str(self.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        spec = {"argv": launch, "display_name": "Colab", "language": "python"}
+        (kernel / "kernel.json").write_text(json.dumps(spec), encoding="utf-8")
+        before = self.installed()
+        first = nbformat.read(NOTEBOOKS[0], as_version=4)
+        del first.cells[FIRST_CELL + 1 :]
+        self.execute("first/first.ipynb", first)
+        return before, self.installed()
+
+
+@pytest.fixture(scope="session")
+def colab(tmp_path_factory):
+    """A Colab, made once, and what was installed before and after the first cell had run."""
+    here = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        here = here.parent  # All of them share it.
+    colab, known = Colab(here / "colab"), here / "colab.json"
+    with open(here / "colab.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not known.exists():
+            known.write_text(json.dumps(colab.set_up()), encoding="utf-8")
+    return colab, json.loads(known.read_text(encoding="utf-8"))
 
 
 def with_few_rounds(path):
     """Return a notebook that measures as little as it can once its first cell has run."""
     notebook = nbformat.read(path, as_version=4)
-    notebook.cells.insert(2, nbformat.v4.new_code_cell(FEW_ROUNDS))
+    notebook.cells.insert(FIRST_CELL + 1, nbformat.v4.new_code_cell(FEW_ROUNDS))
     return notebook
 
 
-def shown_in(colab, notebook):
-    """Return the data of the outputs of a notebook that has run to its end."""
-    path, process = colab[notebook]
-    assert process.returncode == 0, process.stderr[-4000:]
-    return outputs_of(nbformat.read(path, as_version=4))
-
-
 def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(colab):
-    before, after = set(colab["before"]), set(colab["after"])
+    _, (before, after) = colab
     assert not any(line.startswith("d2lpar") for line in before)
     assert any(line.startswith("d2lpar @ git+") for line in after)
-    assert before <= after
+    assert set(before) <= set(after)
 
 
-@each_notebook
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
 def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, notebook):
-    outputs = shown_in(colab, notebook)
+    name = notebook.relative_to(ROOT / "book")
+    outputs = colab[0].execute(name.with_suffix("") / name.name, with_few_rounds(notebook))
     page = html.parent / "jupyter_execute" / notebook.relative_to(ROOT)
     on_the_page = outputs_of(nbformat.read(page, as_version=4))
     assert objects_in(outputs) == objects_in(on_the_page) != []
     # Of what the book makes for its own pages, Colab shows the HTML.
     assert all("text/html" in data for data in outputs if explore.MIME_TYPE in data)
-    made = map(claims.Claim.from_dict, of_type(outputs, claims.MIME_TYPE))
-    failing = {claim.key for claim in made if claim.verdict == "fails"}
-    # JAX 0.7 gives a product one core, so that two devices overlap; the page says so.
-    assert failing <= {"large-products-do-not-overlap"}
-    verdicts = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
-    assert verdicts <= ({"accepted"} if notebook.parent.name == "solutions" else {"not yet"})
+    # A solution may not be seen to be right where others are at work, but no starter ever is.
+    if notebook.parent.name != "solutions":
+        verdicts = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
+        assert "accepted" not in verdicts
 
 
 def objects_in(outputs):

@@ -29,7 +29,7 @@ def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch
 
     monkeypatch.setattr(hashlib, "sha512", hash_together)
     crowding(3)
-    assert lengths == [20_000_000] * 4
+    assert lengths == [10_000_000] * 4
 
 
 def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypatch):

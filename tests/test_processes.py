@@ -236,8 +236,11 @@ def test_on_windows_the_way_out_is_named(monkeypatch):
 # --- No process is left -----------------------------------------------------------------------
 
 PROGRAM = """
-import os, subprocess, sys, time
+import os, signal, subprocess, sys, time
 from d2lpar.processes import Workers
+
+# Whoever runs the tests in the background has it ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def child():
     return os.getpid(), subprocess.Popen(["sleep", "600"]).pid

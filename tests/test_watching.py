@@ -14,7 +14,7 @@ from d2lpar.__main__ import main
 from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
 from d2lpar.errors import ArgumentError, WatchError
-from d2lpar.watching import KINDS, Finding, Place, Watched
+from d2lpar.watching import KINDS, Finding, Place, Watched, _Compilations
 
 WAITS = {"value", "barrier"}
 
@@ -120,6 +120,28 @@ def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhil
     assert "time.sleep(0.3)  # Read." in of_kind(found, {"device idle"})
 
 
+def test_the_line_is_named_at_which_a_thread_was_first_seen(monkeypatch):
+    jax.block_until_ready(arrays(0.001))
+    here, seen, gone = threading.get_ident(), threading.Event(), threading.Event()
+    waited = [False]
+
+    def look_away(_):
+        if waited[-1]:  # In the look before, and so when this one began.
+            seen.set()
+            gone.wait(10)
+        waited.append(sys._current_frames()[here].f_code.co_name == "wait")
+
+    with watch(0.001) as watched:
+        jax.block_until_ready(arrays(0.05))
+        with monkeypatch.context() as patched:
+            patched.setattr(time, "sleep", look_away)
+            assert seen.wait(10)  # Seen.
+            time.perf_counter()  # Gone on.
+            gone.set()
+    idle = {f.place.code for f in watched.findings if f.kind == "device idle"}
+    assert "assert seen.wait(10)  # Seen." in idle
+
+
 def test_what_compiles_again_is_found_with_what_has_changed():
     again = []
     for attempt in range(6):
@@ -141,6 +163,25 @@ def test_what_compiles_is_heard_where_logging_was_configured_anew(monkeypatch, c
     with watch():
         logger.warning("of a logger that is to be silent")
     assert caplog.records == []
+
+
+def compiled_by(calls):
+    """Return what was said of compiling, of calls of a library that compile for two shapes each."""
+    library = {"jnp": jnp}
+    code = "def both(f, *shapes): [f(jnp.ones(shape)) for shape in shapes]"
+    exec(compile(code, jax.__file__.replace("__init__", "library"), "exec"), library)
+    tried, double = library["both"], jax.jit(lambda x: 2 * x)
+    compilations = _Compilations()
+    with compilations:
+        for rows in range(1, 1 + calls):
+            tried(double, (rows, 3), (rows, 4))
+    (place,) = {place for place, _ in compilations.seen}
+    return compilations.again(place)
+
+
+def test_a_call_that_compiles_for_several_shapes_has_compiled_nothing_again():
+    assert compiled_by(1) == ""
+    assert "was compiled 2 times, last for float32[2,4] after float32[1,4]." in compiled_by(2)
 
 
 def test_what_compiles_once_is_no_loss():
@@ -221,6 +262,14 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
     assert "/home/me/train.py:12  losses.append(float(loss))" in text
     for text_or_link in KINDS["value"]:
         assert text_or_link in text
+
+
+def test_a_wait_that_loses_nothing_comes_last_and_is_not_to_be_mended(watched):
+    watched.idle_seconds = 0.0
+    assert str(watched).count("Nothing is lost here: the device worked meanwhile.") == 2
+    assert KINDS["value"][1] not in str(watched)
+    read = json.loads(watched.to_json())
+    assert {f["advice"] for f in read["findings"]} == {watched.advice(watched.findings[0])}
 
 
 def test_in_a_notebook_the_report_is_a_table(watched):
