@@ -421,7 +421,7 @@ class _Sight:
     """Where a thread is, read before it can go on: a frame says where it is when it is asked.
 
     Attributes:
-        at: Which frame, and which of its instructions.
+        at: Which frame, at which of its instructions, and at which of the user's code.
         used: How many seconds of a processor the thread has used.
         place: The line of the user's code.
         operation: What it is at there, in the words of its code.
@@ -430,7 +430,7 @@ class _Sight:
     """
 
     thread: threading.Thread
-    at: tuple[int, int]
+    at: tuple[int, ...]
     used: float
     place: Place
     operation: str
@@ -440,9 +440,8 @@ class _Sight:
     @classmethod
     def of(cls, thread: threading.Thread) -> "_Sight | None":
         """Return where a thread is in the user's code; None if it is not there."""
-        frame, at = _where(thread)
-        user = in_user_code(frame)
-        if user is None:
+        frame, user, at = _where(thread)
+        if frame is None or user is None:
             return None
         place = Place.of(user)
         operation = " ".join((expression_at(user) or place.code).split())
@@ -451,7 +450,7 @@ class _Sight:
 
     def stands_still(self) -> bool:
         """Return whether the thread is still there, and has used no processor meanwhile."""
-        _, at = _where(self.thread)
+        *_, at = _where(self.thread)
         return at == self.at and _processor_time(self.thread) - self.used < 5e-5
 
     def is_same_as(self, later: "_Sight") -> bool:
@@ -512,10 +511,14 @@ def _has_started() -> bool:
     return backends is None or bool(backends)
 
 
-def _where(thread: threading.Thread) -> tuple[FrameType | None, tuple[int, int]]:
-    """Return the innermost frame of a thread, and what tells whether it has moved."""
+def _where(
+    thread: threading.Thread,
+) -> tuple[FrameType | None, FrameType | None, tuple[int, ...]]:
+    """Return the innermost frame of a thread, that of the user, and what tells if it has moved."""
     frame = sys._current_frames().get(thread.ident)
-    return frame, (id(frame), -1 if frame is None else frame.f_lasti)
+    user = in_user_code(frame)
+    # A frame may be where one was that has ended, as nobody holds on to either.
+    return frame, user, (id(frame), *(each.f_lasti for each in (frame, user) if each))
 
 
 def _processor_time(thread: threading.Thread) -> float:

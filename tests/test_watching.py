@@ -14,7 +14,7 @@ from d2lpar.__main__ import main
 from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
 from d2lpar.errors import ArgumentError, WatchError
-from d2lpar.watching import KINDS, Finding, Place, Watched, _Compilations
+from d2lpar.watching import KINDS, Finding, Place, Watched, _Compilations, _Sight
 
 WAITS = {"value", "barrier"}
 
@@ -120,26 +120,24 @@ def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhil
     assert "time.sleep(0.3)  # Read." in of_kind(found, {"device idle"})
 
 
-def test_the_line_is_named_at_which_a_thread_was_first_seen(monkeypatch):
-    jax.block_until_ready(arrays(0.001))
-    here, seen, gone = threading.get_ident(), threading.Event(), threading.Event()
-    waited = [False]
+def test_a_line_that_was_seen_is_the_one_that_is_named_when_the_thread_has_gone_on():
+    first, gone, last = (threading.Event() for _ in range(3))
 
-    def look_away(_):
-        if waited[-1]:  # In the look before, and so when this one began.
-            seen.set()
-            gone.wait(10)
-        waited.append(sys._current_frames()[here].f_code.co_name == "wait")
+    def go_on():
+        first.wait()  # Here.
+        gone.set() or last.wait()  # There.
 
-    with watch(0.001) as watched:
-        jax.block_until_ready(arrays(0.05))
-        with monkeypatch.context() as patched:
-            patched.setattr(time, "sleep", look_away)
-            assert seen.wait(10)  # Seen.
-            time.perf_counter()  # Gone on.
-            gone.set()
-    idle = {f.place.code for f in watched.findings if f.kind == "device idle"}
-    assert "assert seen.wait(10)  # Seen." in idle
+    thread = threading.Thread(target=go_on, daemon=True)
+    thread.start()
+    while not (seen := _Sight.of(thread)) or "# Here." not in seen.place.code:
+        pass
+    first.set()
+    gone.wait()
+    assert seen.place.code == "first.wait()  # Here."
+    assert not seen.stands_still()
+    assert "# There." in _Sight.of(thread).place.code
+    last.set()
+    thread.join()
 
 
 def test_what_compiles_again_is_found_with_what_has_changed():
