@@ -4,6 +4,9 @@ The processes are on this machine, but what they do is what they would do on as 
 has its own Python and its own queue, and only together can they run a program over all devices.
 JAX is not set up for several processes in the process that starts them. It ends a process that
 waits in vain for the others, and that must not be a notebook's kernel.
+
+Why no library: ipyparallel 9.2 runs JAX in its engines as well, but takes eleven seconds to start
+two where this takes four, and when the kernel is killed, its controller and engines live on.
 """
 
 import codecs
