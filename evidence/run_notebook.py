@@ -2,7 +2,8 @@
 
 Usage: python evidence/run_notebook.py NOTEBOOK...
 
-A failing cell ends it with an error, and so does a claim that does not hold.
+A failing cell ends it with an error, and so does a claim that does not hold, or a solution that is
+not accepted.
 """
 
 import ast
@@ -360,6 +361,10 @@ def main() -> None:
         for mime_type in (claims.MIME_TYPE, exercises.MIME_TYPE):
             for found in of_type(outputs, mime_type):
                 print(json.dumps(found))
+        reports = of_type(outputs, exercises.MIME_TYPE)
+        refused = [made["exercise"] for made in reports if made["verdict"] == "not yet"]
+        if refused and path.parent.name == "solutions":
+            sys.exit(f"{path}: not every solution is accepted: {', '.join(refused)}")
 
 
 if __name__ == "__main__":

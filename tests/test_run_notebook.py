@@ -2,9 +2,11 @@
 
 import subprocess
 import sys
+from contextlib import nullcontext
 
 import nbformat
 import pytest
+import run_notebook
 from pages import write_page
 from run_notebook import (
     FEW_ROUNDS,
@@ -19,6 +21,7 @@ from run_notebook import (
 )
 
 import d2lpar
+from d2lpar.book import exercises
 
 
 def notebook(*sources):
@@ -123,6 +126,23 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
         assert len(d2lpar.compare(ways, **options)["a"].total.samples) == 9
     assert len(d2lpar.compare(ways, repeats=6)["a"].total.samples) == 6
     assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 9
+
+
+@pytest.mark.parametrize(
+    ("page", "verdict", "ends"),
+    [
+        ("solutions/page.ipynb", "not yet", "not every solution is accepted: X1"),
+        ("solutions/page.ipynb", "untestable", None),
+        ("solutions/page.ipynb", "accepted", None),
+        ("page.ipynb", "not yet", None),  # What is left to the reader.
+    ],
+)
+def test_a_solution_that_is_not_accepted_ends_it_with_an_error(page, verdict, ends, monkeypatch):
+    outputs = [{exercises.MIME_TYPE: {"exercise": "X1", "verdict": verdict, "saw": ""}}]
+    monkeypatch.setattr(run_notebook, "run_notebook", lambda path: outputs)
+    monkeypatch.setattr(sys, "argv", ["run_notebook.py", page])
+    with pytest.raises(SystemExit, match=ends) if ends else nullcontext():
+        run_notebook.main()
 
 
 INTERRUPTED = """

@@ -182,6 +182,19 @@ def test_a_call_that_compiles_for_several_shapes_has_compiled_nothing_again():
     assert "was compiled 2 times, last for float32[2,4] after float32[1,4]." in compiled_by(2)
 
 
+def test_what_can_have_lost_most_comes_first_also_where_it_took_less():
+    long = jax.jit(lambda x: functools.reduce(lambda y, _: jnp.sin(y), range(500), x))
+    jax.block_until_ready(arrays(0.001))
+    with watch(0.001) as watched:
+        jax.block_until_ready(arrays(0.05))  # So that it sees when the device is idle.
+        long(1.0)
+        time.sleep(0.05)
+    kinds = {found.kind: found for found in reversed(watched.findings)}
+    compiled, idle = kinds["first compilation"], kinds["device idle"]
+    assert compiled.seconds > idle.seconds
+    assert watched.findings.index(idle) < watched.findings.index(compiled)
+
+
 def test_what_compiles_once_is_no_loss():
     with watch(0.001) as watched:
         jax.jit(lambda x: jnp.cosh(x).prod())(jnp.ones(11)).block_until_ready()
@@ -262,7 +275,7 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
         assert text_or_link in text
 
 
-def test_a_wait_that_loses_nothing_comes_last_and_is_not_to_be_mended(watched):
+def test_a_wait_that_loses_nothing_is_not_to_be_mended(watched):
     watched.idle_seconds = 0.0
     assert str(watched).count("Nothing is lost here: the device worked meanwhile.") == 2
     assert KINDS["value"][1] not in str(watched)
