@@ -46,11 +46,12 @@ def test_one_thread_takes_no_less_than_its_processor_time():
     assert statistics.median(crowding(1) for _ in range(9)) > 0.9
 
 
+@pytest.mark.timed
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
 def test_two_threads_on_one_core_are_crowded():
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})  # The threads inherit it.
     try:
-        assert crowding(2) > 1.5
+        assert statistics.median(crowding(2) for _ in range(9)) > 1.5
     finally:
         os.sched_setaffinity(0, allowed)
