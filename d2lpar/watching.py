@@ -379,10 +379,11 @@ class _Watcher:
 
     def _run(self) -> None:
         before = self._started
-        cost = 0.0
+        cost = last = 0.0
         # Not in step with a loop whose turn takes as long, and never more than a part of the time.
-        while not self._done.wait(max(self._every, 50 * cost)):
-            started = time.thread_time()
+        # (A look at what was never seen before is dear, and says nothing of the next.)
+        while not self._done.wait(max(self._every, 50 * min(cost, last))):
+            last, started = cost, time.thread_time()
             now = time.perf_counter()
             self._look(now - before)
             before = now

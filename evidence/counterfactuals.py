@@ -88,11 +88,15 @@ CAUSES = {
         "copies-behind-computing": BARRIERS,
         "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
-            edits={"by_put, *asynchronous = WAYS\n": "*asynchronous, by_put = WAYS\n"},
+            edits={"way.held for way in found[:1]": "way.held for way in found[-1:]"},
         ),
         "gpu-copies-hide": Intervention(
             "asking for a copy before its product is done",
-            edits={"lambda index: product(x))": "lambda index: block(product(x)))"},
+            edits={
+                "measure_ways(lambda index: product(x))": (
+                    "measure_ways(lambda index: block(product(x)))"
+                )
+            },
         ),
         "update-beside-backward": BARRIERS,
         "training-by-hand-agrees": Intervention(

@@ -13,7 +13,9 @@ from d2lpar.devices import cpu
 from d2lpar.measurement import Until, compare, measure
 from d2lpar.overlap import OverlapScore, overlap_score
 from d2lpar.quantity import Quantity
+from d2lpar.timeline import Timeline
 from d2lpar.timer import Timer
+from d2lpar.trace import record_trace
 
 COPIES = 5
 """How many results are copied; few enough to be told apart in a timeline."""
@@ -70,11 +72,7 @@ def copy_times(
         return arrive([(array, send(array)) for array in made]), computing
 
     def at_once():
-        pairs = []
-        for index in range(COPIES):
-            array = make(index)
-            pairs.append((array, send(array)))
-        return arrive(pairs), 0.0  # Here nothing is only computed.
+        return arrive(_make_and_send(make, send)), 0.0  # Here nothing is only computed.
 
     def parts(times):
         computing = times["in turn"].of("computing").renamed("computing")
@@ -89,6 +87,14 @@ def copy_times(
         **options,
     )
     return parts(times)
+
+
+def _make_and_send(make: Callable, send: Callable) -> list:
+    pairs = []
+    for index in range(COPIES):
+        array = make(index)
+        pairs.append((array, send(array)))
+    return pairs
 
 
 # --- From a GPU to the host -------------------------------------------------------------------
@@ -158,6 +164,27 @@ def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
         bandwidth = COPIES * nbytes / times.copying.median
         found[name] = Way(times, held, bandwidth, _bandwidth_alone(make(0), send, arrive))
     return found
+
+
+def record_ways(make: Callable[[int], jax.Array]) -> dict[str, Timeline]:
+    """Record computing and copying at once, for each way to copy.
+
+    Args:
+        make: As for `measure_ways`.
+
+    Returns:
+        A timeline for each way, by its name, all as long as the shortest.
+    """
+    found = {}
+    for name, (send, arrive) in WAYS.items():
+
+        def make_and_copy(send=send, arrive=arrive):
+            return arrive(_make_and_send(make, send))
+
+        make_and_copy()  # Compiles what has to be.
+        _, found[name] = record_trace(make_and_copy)
+    shortest = min(timeline.elapsed for timeline in found.values())
+    return {name: timeline.first(shortest) for name, timeline in found.items()}
 
 
 def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> float:

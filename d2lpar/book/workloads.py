@@ -62,8 +62,8 @@ def chain(matrix: jax.Array, length: int) -> jax.Array:
 class Work:
     """Work for one core of a CPU, or for a GPU, that takes about as long as one asks for.
 
-    On a CPU its matrix is too small to be split over cores. On a GPU it is larger, since there a
-    chain of tiny products would measure how fast they can be launched.
+    On a CPU its matrix is too small to be split over cores. On a GPU it is so large that Python,
+    which launches each product, is far ahead of them.
 
     Args:
         device: Where it is done; JAX's default device if None.
@@ -80,10 +80,10 @@ class Work:
 
     def __init__(self, device: jax.Device | None = None):
         on_cpu = (device or jax.devices()[0]).platform == "cpu"
-        side, probe = (64, 2000) if on_cpu else (2048, 20)
-        matrix = jax.random.normal(jax.random.key(0), (side, side))
-        self.matrix = jax.device_put(matrix, device)
-        self._seconds_per_link = measure(chain, self.matrix, probe).total.median / probe
+        self._measure(*((64, 2000) if on_cpu else (2048, 20)), device)
+        # To launch a link takes some 20 microseconds, on any GPU.
+        if not on_cpu and self._seconds_per_link < 2e-4:
+            self._measure(4096, 20, device)
 
     def __call__(self, seconds: float, after: jax.Array | None = None) -> jax.Array:
         """Ask for a chain that takes so many seconds.
@@ -100,6 +100,11 @@ class Work:
     def links(self, seconds: float) -> int:
         """Return how many links a chain needs to take so many seconds."""
         return max(1, round(seconds / self._seconds_per_link))
+
+    def _measure(self, side: int, probe: int, device: jax.Device | None) -> None:
+        matrix = jax.random.normal(jax.random.key(0), (side, side))
+        self.matrix = jax.device_put(matrix, device)
+        self._seconds_per_link = measure(chain, self.matrix, probe).total.median / probe
 
 
 @functools.partial(jax.jit, static_argnums=2)
@@ -190,6 +195,30 @@ def train_step(
 
     loss, gradients = jax.value_and_grad(loss_of)(parameters)
     return jax.tree.map(lambda p, g: p - rate * g, parameters, gradients), loss
+
+
+def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
+    """Return a perceptron and a minibatch that keep JAX's default device busy for some time.
+
+    Args:
+        hidden: Units of each of two hidden layers on a CPU. A GPU gets more.
+
+    Returns:
+        The units of each layer, the inputs first, and the number of examples: on a CPU always the
+        same, on a GPU as many as take it about five milliseconds in `train_step`.
+
+    Example:
+        >>> sizes, rows = training_size(hidden=256)
+        >>> len(sizes)
+        4
+    """
+    if jax.devices()[0].platform == "cpu":
+        return (512, hidden, hidden, 1), 64
+    # Few features, so that the host can copy a batch in far less time.
+    sizes, probe = (32, 2048, 2048, 1), 16384
+    batch = jnp.ones((probe, sizes[0])), jnp.ones((probe, 1))
+    seconds = measure(train_step, init_mlp(jax.random.key(0), sizes), *batch).total.median
+    return sizes, max(64, round(0.005 / seconds * probe / 64) * 64)
 
 
 def host_batch(template: np.ndarray) -> np.ndarray:

@@ -6,7 +6,16 @@ import pytest
 
 from d2lpar import counted, cpu
 from d2lpar.book import copies
-from d2lpar.book.copies import COPIES, WAYS, CopyTimes, Way, copy_times, measure_ways, table_of_ways
+from d2lpar.book.copies import (
+    COPIES,
+    WAYS,
+    CopyTimes,
+    Way,
+    copy_times,
+    measure_ways,
+    record_ways,
+    table_of_ways,
+)
 
 
 @jax.jit
@@ -70,6 +79,15 @@ def test_each_way_brings_the_numbers_to_the_host(name):
 def test_a_copy_on_the_cpu_is_committed_to_it_and_a_pinned_one_says_so():
     assert copies.put_on_cpu(make(0)).devices() == {cpu()}
     assert copies.pin(make(0)).sharding.memory_kind == "pinned_host"
+
+
+def test_all_ways_are_recorded_for_as_long_as_the_shortest_takes():
+    recorded = record_ways(make)
+    assert list(recorded) == list(WAYS)
+    shortest = min(timeline.elapsed for timeline in recorded.values())
+    for timeline in recorded.values():
+        assert any(event.program == "double" for event in timeline.events)
+        assert timeline.elapsed <= shortest * 1.01 + 1e-6
 
 
 def test_all_ways_are_measured_and_stand_in_a_table():
