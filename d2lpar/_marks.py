@@ -13,7 +13,7 @@ with needs("plot"):
     from matplotlib.axis import Axis
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
     from matplotlib.path import Path
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
 
 def error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
@@ -38,10 +38,15 @@ def format_log_axis(axis: Axis, unit: str) -> None:
 
 
 def format_axis(axis: Axis, unit: str) -> None:
-    """Label an axis with numbers that carry their unit."""
-    axis.set_major_formatter(
-        FuncFormatter(lambda value, _: format_value(value, unit) if value else "0")
-    )
+    """Label an axis with numbers that carry their unit; a large one without any has a prefix."""
+    with_prefix = EngFormatter()
+
+    def label(value: float, _: object) -> str:
+        if not value:
+            return "0"
+        return with_prefix(value) if not unit and value >= 1e5 else format_value(value, unit)
+
+    axis.set_major_formatter(FuncFormatter(label))
 
 
 def box(

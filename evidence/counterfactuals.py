@@ -189,7 +189,7 @@ CAUSES = {
         ),
         "fill-the-last-batch": Intervention(
             "the batch that is shorter",
-            edits={"(10 * rows + 5, 512)": "(10 * rows, 512)"},
+            edits={"shape = 10 * rows + 5,": "shape = 10 * rows,"},
         ),
         "checkpoint-in-a-thread": Intervention(
             "the thread",

@@ -8,6 +8,7 @@ import jupytext
 import pytest
 from run_notebook import ROOT, claimed_by, notebooks, read
 
+from d2lpar.book import results
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.watching import KINDS
 
@@ -49,6 +50,24 @@ def test_a_claim_is_a_sentence_that_stands_once(path):
     assert all(re.match(r"[A-Z`{]", sentence) and sentence[-1] == "." for sentence in sentences)
     assert [sentence for sentence in sentences if sentence in prose] == []
     assert "$" not in "".join(sentences)  # A cell's output shows math raw.
+
+
+def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
+    of_h200 = results.load(BOOK / "results" / "h200-16-cores.json")
+    numbers = {c.key: c.numbers for claims in of_h200.claims.values() for c in claims}
+    loop, watched = numbers["loop-mended"], numbers["watched-loop-mended"]
+    seconds = {k.variant: k.rows["at once"] for k in of_h200.experiments if k.experiment == "P6"}
+    said = {
+        "asynchronous-computation": f"learned from {loop['gain']:.1f} times as many examples, and "
+        f"was idle for {loop['after']:%} of the time instead of {loop['before']:%}.",
+        "in-your-own-code": f"after both recipes: {watched['gain']:.2f} times as fast.",
+        "automatic-parallelism": "With pinned memory all is done after "
+        f"{seconds['device_put to pinned_host']}; with `copy_to_host_async` it takes "
+        f"{seconds['copy_to_host_async']}, and with `device_put` to the CPU "
+        f"{seconds['device_put to the CPU']},",
+    }
+    for page, sentence in said.items():
+        assert sentence in " ".join((BOOK / f"{page}.md").read_text().split()), page
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)

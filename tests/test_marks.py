@@ -32,6 +32,13 @@ def test_where_there_is_no_interval_the_samples_are_the_ends():
     assert interval_ends(FEW) == (1, 4)
 
 
+def test_large_numbers_without_a_unit_have_a_prefix_so_that_they_fit(axes):
+    axes.set_xlim(0, 6e6)
+    axes.set_xticks([0, 3e6, 6e6])
+    format_axis(axes.xaxis, "")
+    assert labels(axes.xaxis) == ["0", "3 M", "6 M"]
+
+
 def test_an_axis_has_numbers_with_units_and_a_bare_zero(axes):
     axes.set_xlim(0, 2e-3)
     format_axis(axes.xaxis, "s")

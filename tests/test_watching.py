@@ -1,9 +1,11 @@
 import functools
+import itertools
 import json
 import logging
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -198,6 +200,14 @@ def test_what_can_have_lost_most_comes_first_also_where_it_took_less():
     compiled, idle = kinds["first compilation"], kinds["device idle"]
     assert compiled.seconds > idle.seconds
     assert watched.findings.index(idle) < watched.findings.index(compiled)
+
+
+def test_a_first_look_that_is_dear_is_not_the_last(monkeypatch):
+    used = itertools.chain([0, 100], itertools.repeat(100))  # One look uses a hundred seconds.
+    clocks = SimpleNamespace(**vars(time) | {"thread_time": lambda: next(used)})
+    monkeypatch.setattr("d2lpar.watching.time", clocks)
+    found = found_in(lambda y, s, i: float(s), seconds=0.3, attempts=1)  # This line.
+    assert [code for code in of_kind(found, WAITS) if code.endswith("# This line.")]
 
 
 def test_what_compiles_once_is_no_loss():
