@@ -204,8 +204,8 @@ def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
         hidden: Units of each of two hidden layers on a CPU. A GPU gets more.
 
     Returns:
-        The units of each layer, the inputs first, and the number of examples: on a CPU always the
-        same, on a GPU as many as take it about five milliseconds in `train_step`.
+        The units of each layer, the inputs first, and the number of examples. On a CPU they are
+        always the same; a GPU gets as many examples as take it five milliseconds in `train_step`.
 
     Example:
         >>> sizes, rows = training_size(hidden=256)
