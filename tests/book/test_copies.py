@@ -3,6 +3,7 @@ import time
 import jax
 import numpy as np
 import pytest
+from timelines import event, timeline
 
 from d2lpar import counted, cpu
 from d2lpar.book import copies
@@ -16,7 +17,6 @@ from d2lpar.book.copies import (
     record_ways,
     table_of_ways,
 )
-from d2lpar.timeline import Event, Timeline
 
 
 @jax.jit
@@ -85,16 +85,14 @@ def test_a_copy_on_the_cpu_is_committed_to_it_and_a_pinned_one_says_so():
 def test_all_ways_are_recorded():
     recorded = record_ways(make)
     assert list(recorded) == list(WAYS)
-    for timeline in recorded.values():
-        assert any(event.program == "double" for event in timeline.events)
+    for found in recorded.values():
+        assert any(event.program == "double" for event in found.events)
 
 
 def test_recordings_of_ways_are_as_long_as_the_shortest(monkeypatch):
-    found = iter(
-        Timeline((Event("Python", "double", "wait", 0, 0, ns),)) for ns in (3000, 1000, 2000)
-    )
+    found = iter(timeline(event("Python", 0, end)) for end in (3000, 1000, 2000))
     monkeypatch.setattr(copies, "record_trace", lambda function: (function(), next(found)))
-    assert [timeline.elapsed for timeline in record_ways(make).values()] == [1e-6] * 3
+    assert [recorded.elapsed for recorded in record_ways(make).values()] == [1e-6] * 3
 
 
 def test_all_ways_are_measured_and_stand_in_a_table():
