@@ -165,8 +165,8 @@ def report(lines: list[dict]) -> str:
     if not complete:
         return "No run is complete yet.\n"
     parts = [
-        f"These runs are of commit `{complete[0]}`. The book has moved on since then: a claim may "
-        "be worded or tested in another way now.\n",
+        f"These runs are of commit `{complete[0]}`. If the book has moved on since then, a claim "
+        "may be worded or tested in another way now.\n",
         report_of(complete[0], lines),
     ]
     for commit in complete[1:]:

@@ -151,7 +151,7 @@ def test_the_newest_commit_that_has_runs_of_all_pages_has_the_tables():
     new = [said("c2"), run("one", "holds", "holds", commit="c2"), run("two", "holds", commit="c2")]
     begun = [said("c3"), run("one", "holds", "fails", commit="c3")]
     text = report([*old, *new, *begun])
-    assert text.startswith("These runs are of commit `c2`. The book has moved on since then")
+    assert text.startswith("These runs are of commit `c2`. If the book has moved on since then")
     tables, before = text.split("### Before: commit `c1`")
     assert "1 of 1 runs" in tables
     assert "0 of 1 runs" in before
@@ -240,5 +240,5 @@ def test_the_published_table_says_what_the_published_runs_of_a_commit_show():
     lines = lines_of(repeats.FILE)
     text = repeats.FILE.with_suffix(".md").read_text(encoding="utf-8")
     assert text == report(lines)
-    assert re.match(r"These runs are of commit `[0-9a-f]{7,}`\. The book has moved on", text)
+    assert re.match(r"These runs are of commit `[0-9a-f]{7,}`\. If the book has moved on", text)
     assert all(re.fullmatch(r"[0-9a-f]{7,}", line["commit"]) for line in lines)
