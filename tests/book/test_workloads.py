@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,7 @@ from d2lpar.book.workloads import (
     init_mlp,
     random_product,
     train_step,
+    training_size,
 )
 from d2lpar.measurement import Measurement
 
@@ -205,3 +208,34 @@ def test_on_a_cpu_the_matrix_is_too_small_to_be_split_over_cores(work):
 def test_work_takes_longer_the_more_seconds_are_asked_for():
     real = Work(cpu())
     assert real.links(0.01) >= real.links(0.001) > 1  # A link takes less than half of it.
+
+
+@pytest.fixture
+def gpu_that_takes(monkeypatch):
+    """Let JAX's default device pass for a GPU; the seconds of each measurement are given."""
+
+    def pretend(*seconds):
+        medians = iter(seconds)
+        monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu")])
+        monkeypatch.setattr(
+            workloads,
+            "measure",
+            lambda *_: SimpleNamespace(total=SimpleNamespace(median=next(medians))),
+        )
+
+    return pretend
+
+
+@pytest.mark.parametrize(("seconds", "rows"), [(0.01, 8192), (0.005, 16384), (100, 64)])
+def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(gpu_that_takes, seconds, rows):
+    gpu_that_takes(seconds)  # For 16384 examples.
+    assert training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
+
+
+def test_on_a_fast_gpu_a_link_is_so_long_that_python_is_ahead(gpu_that_takes):
+    gpu_that_takes(20 * 1e-4, 20 * 8e-4)
+    work = Work()
+    assert work.matrix.shape == (4096, 4096)
+    assert work.links(8e-3) == 10
+    gpu_that_takes(20 * 3e-4)
+    assert Work().matrix.shape == (2048, 2048)
