@@ -44,7 +44,7 @@ def format_axis(axis: Axis, unit: str) -> None:
     def label(value: float, _: object) -> str:
         if not value:
             return "0"
-        return with_prefix(value) if not unit and value >= 1e5 else format_value(value, unit)
+        return with_prefix(value) if not unit and value >= 1e4 else format_value(value, unit)
 
     axis.set_major_formatter(FuncFormatter(label))
 

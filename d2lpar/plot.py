@@ -70,7 +70,7 @@ def use_style() -> None:
     """
     plt.rcParams.update(
         {
-            "figure.figsize": (5.2, 3.2),
+            "figure.figsize": (5.2, 2.8),
             "figure.constrained_layout.use": True,
             "figure.facecolor": "white",
             "font.size": 11.5,
@@ -113,7 +113,7 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     """
     require_graph(graph, "draw_graph()")
     detailed = len(graph) <= 12
-    width, height = (2.1, 0.9) if detailed else (1.12, 0.62)  # Inches for each box.
+    width, height = (2.1, 0.8) if detailed else (1.12, 0.56)  # Inches for each box.
     layers, routes = _layout.layers_of(graph)
     widest = max(1.0, *map(_layout.width_of, layers))
     positions = _layout.positions_of(layers, routes, widest)
@@ -208,7 +208,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
                 },
             )
             for start, width, name in bars:
-                if name and width > longest * (0.02 * len(name) + 0.01):
+                if name and width > longest * (0.02 * len(name) + 0.003):
                     axes.text(
                         start + width / 2,
                         height,
@@ -284,7 +284,7 @@ def draw_curves(
             "draw_curves() has looks for four curves and three models, found "
             f"{len(curves)} and {len(models)}: draw two figures."
         )
-    axes = plt.figure(figsize=(5.2, 3.6)).add_subplot()
+    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
     looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
     for (label, quantities), (role, marker) in zip(curves.items(), looks, strict=False):
         axes.errorbar(

@@ -21,7 +21,6 @@ CAUSES = {
         ),
         "clock-stops-early": SYNCHRONOUS,
         "asked-before-done": SYNCHRONOUS,
-        "only-wait-all-waits": SYNCHRONOUS,
         "who-needs-a-value-waits": SYNCHRONOUS,
         "error-at-the-barrier": SYNCHRONOUS,
         "three-durations": SYNCHRONOUS,
@@ -35,7 +34,6 @@ CAUSES = {
         ),
         "no-operations-in-the-call": SYNCHRONOUS,
         "limit-in-flight": SYNCHRONOUS,
-        "handed-out-sooner": SYNCHRONOUS,
         "host-batches-pile-up": SYNCHRONOUS,
         "window-of-a-few": Intervention(
             "the room for more than one call",

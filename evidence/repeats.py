@@ -1,7 +1,8 @@
 """How often all claims hold, and how far they are from failing: runs that are repeated and kept.
 
-They are kept in book/evidence/repeats.jsonl, and each names the commit that it is of. So they may
-be older than the tree; `book/evidence/repeats.md` says of which commit they are.
+They are kept in book/evidence/repeats.jsonl, and each names the commit that it is of. A run counts
+for a later commit too, as long as what its page runs is the same. So they may still be older than
+the tree; `book/evidence/repeats.md` says of which commit they are.
 """
 
 import ast
@@ -60,22 +61,23 @@ def repeat(
     Each run is kept when it is over. `condition` has the keys `load`, `cores` and `devices`.
     """
     commit, book = state(), notebooks()
-    if not any(line["commit"] == commit and "sentences" in line for line in lines_of(file)):
+    if not _header(commit, lines_of(file)):
         said = {name_of(page): sentences_of(page) for page in book}
-        append({"commit": commit, "sentences": said}, file)
+        append({"commit": commit, "sentences": said, "code": codes()}, file)
     devices = condition["devices"]
     environment = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices else {}
     with on_cores(condition["cores"]), busy_processes(condition["load"]):
         for number in range(repeats):
             for page in pages:
-                run = {"commit": commit, "page": name_of(page), "machine": where(), **condition}
-                if number < sum(run.items() <= past.items() for past in lines_of(file)):
+                run = {"page": name_of(page), "machine": where(), **condition}
+                past = runs_for(commit, lines_of(file))
+                if number < sum(run.items() <= made.items() for made in past):
                     continue
                 outputs = run_notebook(
                     page, keys=claims_of(page), strict=False, timeout=900, environment=environment
                 )
                 made = list(map(Claim.from_dict, of_type(outputs, MIME_TYPE)))
-                run["date"] = f"{datetime.now(UTC):%Y-%m-%d}"
+                run |= {"commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
                 run["claims"] = {claim.key: shortened(claim) for claim in made}
                 if state() != commit:
                     raise ValueError("What is repeated has been changed meanwhile: start again.")
@@ -88,13 +90,17 @@ def repeat(
 
 def state() -> str:
     """Return the commit of what is repeated; what is not committed adds a hash of itself."""
-    book = notebooks()
-    commit, changed = last_change([ROOT / "d2lpar", *book])
-    if commit and not changed:
-        return commit
+    commit, changed = last_change([ROOT / "d2lpar", *notebooks()])
+    return commit if commit and not changed else f"{commit}+{digest(list(codes().values()))}"
+
+
+def codes() -> dict[str, str]:
+    """Return the hash of what the claims of each page run."""
     package = Package(ROOT / "d2lpar")
-    code = [fingerprint(page, keys=claims_of(page), package=package) for page in book]
-    return f"{commit}+{digest(code)}"
+    return {
+        name_of(page): fingerprint(page, keys=claims_of(page), package=package)
+        for page in notebooks()
+    }
 
 
 def sentences_of(page: Path) -> dict[str, str]:
@@ -160,13 +166,15 @@ def report(lines: list[dict]) -> str:
 
     A commit of which no condition has a run of each page is not told of.
     """
-    newest_first = dict.fromkeys(line["commit"] for line in reversed(lines))
-    complete = [commit for commit in newest_first if together(commit, lines)]
+    newest: dict[str, str] = {}  # Of those at which all pages ran the same.
+    for header in (line for line in reversed(lines) if "sentences" in line):
+        newest.setdefault(digest(_code(header)), header["commit"])
+    complete = [commit for commit in newest.values() if together(commit, lines)]
     if not complete:
         return "No run is complete yet.\n"
     parts = [
-        f"These runs are of commit `{complete[0]}`. If the book has moved on since then, a claim "
-        "may be worded or tested in another way now.\n",
+        f"These runs are of what the pages ran at commit `{complete[0]}`. If the book has moved on "
+        "since then, a claim may be worded or tested in another way now.\n",
         report_of(complete[0], lines),
     ]
     for commit in complete[1:]:
@@ -209,26 +217,42 @@ def together(
     commit: str, lines: list[dict], pages: Iterable[str] | None = None
 ) -> dict[tuple[str, str], dict[str, list[dict]]]:
     """Return the runs of a commit by machine and condition, then by page, where no page lacks."""
-    said = _said(commit, lines)
-    pages = list(said if pages is None else pages)
+    pages = list(_header(commit, lines).get("sentences", {}) if pages is None else pages)
     groups = defaultdict(lambda: {page: [] for page in pages})
-    for line in lines:
-        if line["commit"] == commit and line.get("page") in pages:
+    for line in runs_for(commit, lines):
+        if line["page"] in pages:
             options = f"LOAD={line['load']} CORES={line['cores']}"
             options += f" DEVICES={line['devices']}" * bool(line["devices"])
             groups[line["machine"], options][line["page"]].append(line)
     return {name: runs for name, runs in sorted(groups.items()) if all(runs.values())}
 
 
+def runs_for(commit: str, lines: list[dict]) -> list[dict]:
+    """Return the runs that count for a commit: what their page ran is what it ran there."""
+    ran = {line["commit"]: _code(line) for line in lines if "sentences" in line}
+    here = ran.get(commit, {})
+    return [
+        line
+        for line in lines
+        if (page := line.get("page")) in here and ran[line["commit"]].get(page) == here[page]
+    ]
+
+
+def _code(header: Mapping) -> dict[str, str]:
+    # Before there were hashes, the commit stood for what was run.
+    return header.get("code") or dict.fromkeys(header["sentences"], header["commit"])
+
+
 def sentences(commit: str, lines: list[dict], pages: Iterable[str] | None = None) -> dict[str, str]:
     """Return what the claims of some pages of a commit said, by their keys."""
-    said = _said(commit, lines)
+    said = _header(commit, lines)["sentences"]
     return {key: s for page in (said if pages is None else pages) for key, s in said[page].items()}
 
 
-def _said(commit: str, lines: list[dict]) -> dict[str, dict[str, str]]:
+def _header(commit: str, lines: list[dict]) -> dict:
+    """Return the line that says what the pages of a commit claim and run; empty if none does."""
     of_it = (line for line in lines if line["commit"] == commit)
-    return next((line["sentences"] for line in of_it if "sentences" in line), {})
+    return next((line for line in of_it if "sentences" in line), {})
 
 
 def held_together(runs: Mapping[str, list[dict]]) -> tuple[int, int]:

@@ -91,8 +91,8 @@ def test_a_share_has_the_exact_interval_of_the_binomial_distribution():
 BOOK = {"one": {"a": "Claim A.", "b": "Claim B."}, "two": {"c": "Claim C."}}
 
 
-def said(commit, book=BOOK):
-    return {"commit": commit, "sentences": book}
+def said(commit, book=BOOK, **code):
+    return {"commit": commit, "sentences": book} | ({"code": code} if code else {})
 
 
 def run(page, *verdicts, commit="c1", **other):
@@ -151,13 +151,29 @@ def test_the_newest_commit_that_has_runs_of_all_pages_has_the_tables():
     new = [said("c2"), run("one", "holds", "holds", commit="c2"), run("two", "holds", commit="c2")]
     begun = [said("c3"), run("one", "holds", "fails", commit="c3")]
     text = report([*old, *new, *begun])
-    assert text.startswith("These runs are of commit `c2`. If the book has moved on since then")
+    assert text.startswith("These runs are of what the pages ran at commit `c2`. If the book")
     tables, before = text.split("### Before: commit `c1`")
     assert "1 of 1 runs" in tables
     assert "0 of 1 runs" in before
     assert "Claim A." not in before
     assert "c3" not in text
     assert "Claim B. | 0 of 1, 1 failed" in report_of("c3", [*old, *new, *begun], ["one"])
+
+
+def test_a_run_counts_for_a_later_commit_if_what_its_page_runs_is_the_same():
+    old = [said("c1", one="h1", two="h2"), run("one", "holds", "holds"), run("two", "fails")]
+    new = [said("c2", one="h1", two="h3"), run("two", "holds", commit="c2")]
+    tables, before = report([*old, *new]).split("### Before: commit `c1`")
+    assert "1 of 1 runs" in tables
+    assert "Claim A. | 1 of 1" in tables
+    assert "0 of 1 runs" in before
+
+
+def test_commits_at_which_all_pages_ran_the_same_are_told_of_once():
+    old = [said("c1", one="h1", two="h2"), run("one", "holds", "holds"), run("two", "holds")]
+    text = report([*old, said("c2", one="h1", two="h2")])
+    assert "at commit `c2`" in text
+    assert "Before" not in text
 
 
 # --- The file ---------------------------------------------------------------------------------
@@ -224,6 +240,16 @@ def test_a_run_is_of_the_commit_or_if_that_was_changed_since_of_what_it_is_now(
     assert repeats.state() != changed
 
 
+def test_only_the_pages_that_run_something_else_are_run_again(book, tmp_path, monkeypatch):
+    file, pages = tmp_path / "file.jsonl", run_notebook.notebooks()
+    repeats.repeat(pages, CONDITION, 1, file)
+    pages[0].write_text(pages[0].read_text().replace("Some prose", "Other prose"))
+    pages[1].write_text(pages[1].read_text().replace("x = 2", "x = 3"))
+    monkeypatch.setattr(repeats, "last_change", lambda paths: ("c2", False))
+    assert repeats.repeat(pages, CONDITION, 1, file) == "c2"
+    assert book == ["one", "two", "two"]
+
+
 def test_what_is_changed_while_it_runs_is_not_counted(book, tmp_path, monkeypatch):
     commits = iter(["c1", "c2"])
     monkeypatch.setattr(repeats, "last_change", lambda paths: (next(commits), False))
@@ -240,5 +266,5 @@ def test_the_published_table_says_what_the_published_runs_of_a_commit_show():
     lines = lines_of(repeats.FILE)
     text = repeats.FILE.with_suffix(".md").read_text(encoding="utf-8")
     assert text == report(lines)
-    assert re.match(r"These runs are of commit `[0-9a-f]{7,}`\. If the book has moved on", text)
+    assert re.match(r"These runs are of what the pages ran at commit `[0-9a-f]{7,}`\.", text)
     assert all(re.fullmatch(r"[0-9a-f]{7,}", line["commit"]) for line in lines)

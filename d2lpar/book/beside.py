@@ -6,30 +6,6 @@ from d2lpar.errors import ArgumentError
 from d2lpar.timeline import PYTHON, Timeline
 
 
-def share_beside(timeline: Timeline, row: str, other: str) -> float:
-    """Return beside which share of the events of one row the other row was busy.
-
-    Args:
-        timeline: What `record_trace` returned.
-        row: The row whose events count, such as that of copies.
-        other: The row that was busy meanwhile, or not.
-
-    Returns:
-        A number from 0 to 1; 0 where both are the same row.
-
-    Raises:
-        ArgumentError: If there is no such row.
-    """
-    if row == other:
-        return 0.0
-    busy = timeline.programs.row(other)
-    beside = [
-        any(run.start < event.end and event.start < run.end for run in busy)
-        for event in timeline.programs.row(row)
-    ]
-    return sum(beside) / len(beside)
-
-
 def lead(timeline: Timeline, program: str, other: str) -> float:
     """Return how long before the last run of another program a program was done the first time.
 

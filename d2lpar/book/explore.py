@@ -35,6 +35,8 @@ class Explorable:
 
 # --- The pipeline -----------------------------------------------------------------------------
 
+# The lowest chart says what the lines of all three are.
+_GRID_ONLY = alt.Axis(labels=False, ticks=False, title=None)
 _TURNS = 8  # Operations. So many fit beside each other on a phone.
 _LONGEST = {"t1": 6, "t2": 6, "t3": 4}  # Milliseconds.
 
@@ -95,7 +97,7 @@ def pipeline() -> Explorable:
         )
         .mark_area(interpolate="step-after", color=COLOURS["window"], opacity=0.7)
         .encode(
-            alt.X("time:Q", scale=scale, title=None),
+            alt.X("time:Q", scale=scale, axis=_GRID_ONLY),
             alt.Y(
                 "in_flight:Q",
                 stack=None,
@@ -153,7 +155,7 @@ def _bars(
         )
         .mark_bar(height=18, color=COLOURS[role], stroke="white", strokeWidth=1)
         .encode(
-            alt.X("begin:Q", scale=scale, title=None),
+            alt.X("begin:Q", scale=scale, axis=_GRID_ONLY),
             alt.X2("end:Q"),
             alt.Y("row:N", sort=["dispatch", "compute", "return"], title=None),
             tooltip=[

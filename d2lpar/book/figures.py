@@ -26,7 +26,7 @@ def draw_stack() -> Axes:
     """
     devices = jax.local_devices()
     shown = devices[:4]
-    axes = plt.figure(figsize=(5.2, 3.9)).add_subplot()
+    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
     axes.set_axis_off()
     axes.set(xlim=(0, 10), ylim=(0, 10))
     client = devices[0].platform.upper()

@@ -1,7 +1,7 @@
-"""Give two devices work of a fair size, and set beside each other what came of it."""
+"""Give two devices work of a fair size."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,12 +9,8 @@ import jax
 import numpy as np
 
 from d2lpar.barriers import block
-from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.devices import device_name
-from d2lpar.measurement import Measurement, measure
-from d2lpar.overlap import overlap_score
-from d2lpar.quantity import Quantity
-from d2lpar.units import format_seconds
+from d2lpar.measurement import measure
 
 _MOST_CALLS = 30
 """Python may run ahead of a CPU device by 32 calls. The next would make it wait, which no overlap
@@ -113,25 +109,3 @@ def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
     for _ in range(times):
         block(function())
     return (time.process_time() - processor) / (time.perf_counter() - passed)
-
-
-def table_of_editions(experiment: str, here: Mapping[str, Sequence[Measurement | Quantity]]) -> str:
-    """Write what editions printed for an experiment, and what was measured here, as Markdown.
-
-    Args:
-        experiment: Its id, one of `EXPERIMENTS`.
-        here: Two activities and both at once, by what was run.
-
-    Returns:
-        A table with the overlap score of each row, and a word where it is broken.
-    """
-    known = EXPERIMENTS[experiment]
-    printed = {edition: tuple(rows.values()) for edition, rows in known.printed.items()}
-    lines = ["| Source | " + " | ".join(known.rows) + " | score |", "|---|---|---|---|---|"]
-    for name, times in (printed | {f"here: {name}": of for name, of in here.items()}).items():
-        score = overlap_score(*times)
-        medians = [getattr(getattr(of, "total", of), "median", of) for of in times]
-        cells = [format_seconds(median) for median in medians]
-        cells.append(f"{score.median:.2f}" + " (broken)" * score.broken)
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
-    return "\n".join([*lines, ""])

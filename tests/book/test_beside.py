@@ -1,7 +1,7 @@
 import pytest
 from timelines import event, timeline
 
-from d2lpar.book.beside import lead, numbered, share_beside
+from d2lpar.book.beside import lead, numbered
 from d2lpar.errors import ArgumentError
 from d2lpar.timeline import COPY
 
@@ -13,23 +13,6 @@ def copies(*spans):
         event("CPU 1", start, end, "device_put", COPY, run)
         for run, (start, end) in enumerate(spans)
     ]
-
-
-@pytest.mark.parametrize(
-    ("spans", "share"),
-    [
-        ([(10, 20), (30, 35)], 0),  # Between the chains, and after them: they only touch.
-        ([(5, 15), (30, 35)], 0.5),
-        ([(12, 21), (9, 11)], 1),
-        ([(0, 30)], 1),
-    ],
-)
-def test_a_copy_counts_if_the_other_row_is_busy_during_any_part_of_it(spans, share):
-    assert share_beside(timeline(*CHAINS, *copies(*spans)), "CPU 1", "CPU 0") == share
-
-
-def test_nothing_runs_beside_itself():
-    assert share_beside(timeline(*CHAINS), "CPU 0", "CPU 0") == 0
 
 
 def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other():

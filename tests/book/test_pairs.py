@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import cpu, measure
+from d2lpar import cpu
 from d2lpar.book import pairs
-from d2lpar.book.pairs import Repeated, cores_busy, fair_calls, fair_matrix, table_of_editions
+from d2lpar.book.pairs import Repeated, cores_busy, fair_calls, fair_matrix
 from d2lpar.quantity import Quantity
 
 
@@ -70,16 +70,3 @@ def test_sleeping_keeps_no_core_busy_and_counting_keeps_one():
 
     # On a busy machine it has to share its core, but never gets more than that one.
     assert 0.05 < cores_busy(count, times=2) < 1.5
-
-
-def test_the_editions_stand_above_what_was_measured_here_and_a_broken_score_is_called_so():
-    here = [Quantity(name, [seconds], "s") for name, seconds in (("a", 1), ("b", 2), ("c", 2.5))]
-    *_, pytorch, measured = table_of_editions("P6", {"two CPUs": here}).splitlines()
-    assert pytorch.startswith("| PyTorch edition")
-    assert pytorch.endswith("| 1.08 (broken) |")
-    assert measured == "| here: two CPUs | 1 s | 2 s | 2.5 s | 0.50 |"
-
-
-def test_a_measurement_stands_in_the_table_with_its_total():
-    waits = [measure(time.sleep, 0.001, repeats=6) for _ in range(3)]
-    assert table_of_editions("P4", {"naps": waits}).splitlines()[-1].count(" ms ") == 3
