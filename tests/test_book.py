@@ -189,13 +189,6 @@ def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, pat
     assert (ROOT / link).exists()
 
 
-def test_the_editions_are_shown_in_tables_and_a_broken_score_is_called_so(html):
-    page = (html / PARALLELISM.relative_to(ROOT).with_suffix(".html")).read_text()
-    tables = [table for table in tables_of(page) if "edition" in table]
-    assert [table.count("PyTorch edition") for table in tables] == [1, 1]
-    assert ["1.08 (broken)" in table for table in tables] == [False, True]
-
-
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
     assert f"Claims: {sum(len(claimed_by(path)) for path in NOTEBOOKS)} (" in status
