@@ -1,8 +1,8 @@
 """How often all claims hold, and how far they are from failing: runs that are repeated and kept.
 
 They are kept in book/evidence/repeats.jsonl, and each names the commit that it is of. A run counts
-for a later commit too, as long as what its page runs is the same. So they may still be older than
-the tree; `book/evidence/repeats.md` says of which commit they are.
+for each commit at which its page runs the same. So runs may be of code that is older than the tree;
+`book/evidence/repeats.md` says at which commit the pages ran it.
 """
 
 import ast
@@ -60,10 +60,10 @@ def repeat(
 
     Each run is kept when it is over. `condition` has the keys `load`, `cores` and `devices`.
     """
-    commit, book = state(), notebooks()
+    commit, code = state(), codes()
     if not _header(commit, lines_of(file)):
-        said = {name_of(page): sentences_of(page) for page in book}
-        append({"commit": commit, "sentences": said, "code": codes()}, file)
+        said = {name_of(page): sentences_of(page) for page in notebooks()}
+        append({"commit": commit, "sentences": said, "code": code}, file)
     devices = condition["devices"]
     environment = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices else {}
     with on_cores(condition["cores"]), busy_processes(condition["load"]):
@@ -79,7 +79,7 @@ def repeat(
                 made = list(map(Claim.from_dict, of_type(outputs, MIME_TYPE)))
                 run |= {"commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
                 run["claims"] = {claim.key: shortened(claim) for claim in made}
-                if state() != commit:
+                if state() != commit and codes() != code:
                     raise ValueError("What is repeated has been changed meanwhile: start again.")
                 append(run, file)
                 verdicts = Counter(claim.verdict for claim in made)
@@ -164,9 +164,10 @@ def lines_of(file: Path) -> list[dict]:
 def report(lines: list[dict]) -> str:
     """Return what the runs of each commit have shown, the newest first, that one with each claim.
 
-    A commit of which no condition has a run of each page is not told of.
+    A commit of which no condition has a run of each page is not told of, and of those at which all
+    pages ran the same only the newest.
     """
-    newest: dict[str, str] = {}  # Of those at which all pages ran the same.
+    newest: dict[str, str] = {}
     for header in (line for line in reversed(lines) if "sentences" in line):
         newest.setdefault(digest(_code(header)), header["commit"])
     complete = [commit for commit in newest.values() if together(commit, lines)]
@@ -216,7 +217,7 @@ def report_of(commit: str, lines: list[dict], pages: Iterable[str] | None = None
 def together(
     commit: str, lines: list[dict], pages: Iterable[str] | None = None
 ) -> dict[tuple[str, str], dict[str, list[dict]]]:
-    """Return the runs of a commit by machine and condition, then by page, where no page lacks."""
+    """Return what counts for a commit by machine and condition, then page, where no page lacks."""
     pages = list(_header(commit, lines).get("sentences", {}) if pages is None else pages)
     groups = defaultdict(lambda: {page: [] for page in pages})
     for line in runs_for(commit, lines):
@@ -234,7 +235,8 @@ def runs_for(commit: str, lines: list[dict]) -> list[dict]:
     return [
         line
         for line in lines
-        if (page := line.get("page")) in here and ran[line["commit"]].get(page) == here[page]
+        if (page := line.get("page")) in here
+        and ran.get(line["commit"], {}).get(page) == here[page]
     ]
 
 

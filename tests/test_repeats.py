@@ -251,12 +251,22 @@ def test_only_the_pages_that_run_something_else_are_run_again(book, tmp_path, mo
 
 
 def test_what_is_changed_while_it_runs_is_not_counted(book, tmp_path, monkeypatch):
-    commits = iter(["c1", "c2"])
-    monkeypatch.setattr(repeats, "last_change", lambda paths: (next(commits), False))
-    file = tmp_path / "file.jsonl"
+    file, pages = tmp_path / "file.jsonl", run_notebook.notebooks()
+    run, change = repeats.run_notebook, ("Some prose", "Other prose")
+
+    def while_it_is_changed(page, **options):
+        page.write_text(page.read_text().replace(*change))
+        monkeypatch.setattr(repeats, "last_change", lambda paths: ("c1", True))
+        return run(page, **options)
+
+    monkeypatch.setattr(repeats, "run_notebook", while_it_is_changed)
+    repeats.repeat(pages[:1], CONDITION, 1, file)
+    kept = [line for line in lines_of(file) if "page" in line]
+    assert len(kept) == 1
+    change = ("x = 2", "x = 3")
     with pytest.raises(ValueError, match="changed meanwhile: start again"):
-        repeats.repeat(run_notebook.notebooks(), CONDITION, 1, file)
-    assert [line["commit"] for line in lines_of(file) if "page" in line] == []
+        repeats.repeat(pages[1:], CONDITION, 1, file)
+    assert [line for line in lines_of(file) if "page" in line] == kept
 
 
 # --- What is published ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Ask a timeline what ran beside what."""
+"""Ask a timeline what was done before what, and number its bars."""
 
 from collections import Counter
 
