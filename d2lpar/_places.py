@@ -20,20 +20,18 @@ _INSTALLED = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib",
 _LIBRARIES = (*(path + os.sep for path in _INSTALLED), _JAX, _NUMPY, _OURS, "<frozen")
 
 
-def in_user_code(frame: types.FrameType | None) -> types.FrameType | None:
-    """Return the innermost frame of a stack that is in no library; None if all are."""
-    while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
-        frame = frame.f_back
-    return frame
+def down_to_user_code(frame: types.FrameType | None) -> list[types.FrameType]:
+    """Return the frames of a stack, innermost first, to one in no library; none if all are in one.
 
-
-def between(frame: types.FrameType, outer: types.FrameType) -> list[types.FrameType]:
-    """Return the frames that `outer` has called, innermost first."""
+    Nobody can walk the stack of another thread twice: what has returned meanwhile leads nowhere.
+    """
     found = []
-    while frame is not outer:
+    while frame is not None:
         found.append(frame)
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return found
         frame = frame.f_back
-    return found
+    return []
 
 
 def is_in_jax(frame: types.FrameType) -> bool:

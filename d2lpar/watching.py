@@ -14,7 +14,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import FrameType
@@ -23,11 +23,10 @@ import jax
 
 from d2lpar import _tables
 from d2lpar._places import (
-    between,
     called_at,
     compiles,
+    down_to_user_code,
     expression_at,
-    in_user_code,
     is_in_jax,
     is_in_numpy,
 )
@@ -297,11 +296,11 @@ class _Compilations(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if str(record.msg).startswith("Compiling %s") and len(record.args) > 1:
             name, arguments = map(str, record.args[:2])
-            if user := in_user_code(inside := sys._getframe()):
+            if stack := down_to_user_code(sys._getframe()):
                 # The `init` of a network compiles one name for many shapes, and none of them again:
                 # what one call compiles counts once, with the last of its arguments.
-                call = _call_of(between(inside, user)[-1])
-                self.seen.setdefault((Place.of(user), name), {})[call] = arguments
+                call, place = _call_of(stack[-2]), Place.of(stack[-1])
+                self.seen.setdefault((place, name), {})[call] = arguments
         return record.levelno >= self._shown
 
     def again(self, place: Place) -> str:
@@ -441,17 +440,17 @@ class _Sight:
     @classmethod
     def of(cls, thread: threading.Thread) -> "_Sight | None":
         """Return where a thread is in the user's code; None if it is not there."""
-        frame, user, at = _where(thread)
-        if frame is None or user is None:
+        stack, at = _where(thread)
+        if not stack:
             return None
-        place = Place.of(user)
-        operation = " ".join((expression_at(user) or place.code).split())
-        in_jax, kind = _in_jax(frame, user), _kind_of(frame, user)
+        place = Place.of(stack[-1])
+        operation = " ".join((expression_at(stack[-1]) or place.code).split())
+        in_jax, kind = _in_jax(stack), _kind_of(stack)
         return cls(thread, at, _processor_time(thread), place, operation, in_jax, kind)
 
     def stands_still(self) -> bool:
         """Return whether the thread is still there, and has used no processor meanwhile."""
-        *_, at = _where(self.thread)
+        _, at = _where(self.thread)
         return at == self.at and _processor_time(self.thread) - self.used < 5e-5
 
     def is_same_as(self, later: "_Sight") -> bool:
@@ -459,14 +458,15 @@ class _Sight:
         return later.at == self.at and later.used - self.used < 5e-5
 
 
-def _in_jax(frame: FrameType, user: FrameType) -> bool:
-    """Return whether user code has called JAX, and JAX has not come back."""
-    return any(map(is_in_jax, between(frame, user))) or _is_jitted(called_at(user))
+def _in_jax(stack: Sequence[FrameType]) -> bool:
+    """Return whether user code, the last of a stack, has called JAX, and JAX has not come back."""
+    *inner, user = stack
+    return any(map(is_in_jax, inner)) or _is_jitted(called_at(user))
 
 
-def _kind_of(frame: FrameType, user: FrameType) -> str | None:
-    """Return which of `KINDS` a thread is at if it stands still, or None."""
-    inner = between(frame, user)
+def _kind_of(stack: Sequence[FrameType]) -> str | None:
+    """Return which of `KINDS` a thread with this stack is at if it stands still, or None."""
+    frame, inner = stack[0], stack[:-1]
     if any(map(compiles, inner)):
         return "first compilation"
     names = {each.f_code.co_name for each in inner if not is_in_numpy(each)}
@@ -512,14 +512,11 @@ def _has_started() -> bool:
     return backends is None or bool(backends)
 
 
-def _where(
-    thread: threading.Thread,
-) -> tuple[FrameType | None, FrameType | None, tuple[int, ...]]:
-    """Return the innermost frame of a thread, that of the user, and what tells if it has moved."""
-    frame = sys._current_frames().get(thread.ident)
-    user = in_user_code(frame)
+def _where(thread: threading.Thread) -> tuple[list[FrameType], tuple[int, ...]]:
+    """Return the frames of a thread down to the user's, and what tells if it has moved."""
+    stack = down_to_user_code(sys._current_frames().get(thread.ident))
     # A frame may be where one was that has ended, as nobody holds on to either.
-    return frame, user, (id(frame), *(each.f_lasti for each in (frame, user) if each))
+    return stack, (id(stack[0]), stack[0].f_lasti, stack[-1].f_lasti) if stack else ()
 
 
 def _processor_time(thread: threading.Thread) -> float:

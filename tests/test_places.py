@@ -94,9 +94,9 @@ def test_code_of_a_library_is_not_the_users(path):
     names = {"frame_here": frame_here}
     exec(compile("def inner(): return frame_here()", path, "exec"), names)
     inner = names["inner"]()
-    assert _places.in_user_code(inner) is not inner
+    assert inner not in _places.down_to_user_code(inner)[-1:]
 
 
 def test_code_beside_the_libraries_is():
     frame = frame_here()
-    assert _places.in_user_code(frame) is frame
+    assert _places.down_to_user_code(frame) == [frame]

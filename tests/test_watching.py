@@ -210,6 +210,21 @@ def test_a_first_look_that_is_dear_is_not_the_last(monkeypatch):
     assert [code for code in of_kind(found, WAITS) if code.endswith("# This line.")]
 
 
+def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody(monkeypatch):
+    users = iter([sys._getframe()])
+
+    class Returning:
+        """A frame in JAX that can be left once only, as one of a thread that goes on."""
+
+        f_code, f_lasti, f_globals = compile("pass", jax.__file__, "exec"), 0, {}
+        f_back = property(lambda self: next(users, None))
+
+    stacks = {threading.get_ident(): Returning()}
+    monkeypatch.setattr(sys, "_current_frames", lambda: stacks)
+    assert _Sight.of(threading.current_thread()).in_jax
+    assert _Sight.of(threading.current_thread()) is None  # It has returned from everything.
+
+
 def test_what_compiles_once_is_no_loss():
     with watch(0.001) as watched:
         jax.jit(lambda x: jnp.cosh(x).prod())(jnp.ones(11)).block_until_ready()
