@@ -32,11 +32,15 @@ def test_where_there_is_no_interval_the_samples_are_the_ends():
     assert interval_ends(FEW) == (1, 4)
 
 
-def test_large_numbers_without_a_unit_have_a_prefix_so_that_they_fit(axes):
-    axes.set_xlim(0, 6e6)
-    axes.set_xticks([0, 3e6, 6e6])
+@pytest.mark.parametrize(
+    ("ticks", "shown"),
+    [([0, 3e6, 6e6], ["0", "3 M", "6 M"]), ([0, 25e3, 50e3], ["0", "25 k", "50 k"])],
+)
+def test_large_numbers_without_a_unit_have_a_prefix_so_that_they_fit(axes, ticks, shown):
+    axes.set_xlim(0, ticks[-1])
+    axes.set_xticks(ticks)
     format_axis(axes.xaxis, "")
-    assert labels(axes.xaxis) == ["0", "3 M", "6 M"]
+    assert labels(axes.xaxis) == shown
 
 
 def test_an_axis_has_numbers_with_units_and_a_bare_zero(axes):
