@@ -3,13 +3,14 @@
 import argparse
 import os
 import sys
+import traceback
+import types
 from pathlib import Path
 
-from d2lpar._scripts import run, run_or_fail
-from d2lpar.errors import D2lparError
-from d2lpar.machine import this_machine, versions
-from d2lpar.processes import Workers
-from d2lpar.watching import KINDS, watch
+from d2lpar._devices import this_machine, versions
+from d2lpar._errors import D2lparError
+from d2lpar._watch import KINDS, watch
+from d2lpar._workers import Workers
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
     if not asked.script.is_file():
         commands.choices[asked.command].error(f"there is no script {str(asked.script)!r}")
     if asked.command == "run":
-        options = {"pin": asked.pin, "gpus": asked.gpus, "joined": False}
+        options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False}
         try:
             with Workers(asked.processes, **options) as workers:
                 workers.run(run_or_fail, asked.script, asked.arguments, timeout=asked.timeout)
@@ -122,3 +123,35 @@ def watch_script(
 
 if __name__ == "__main__":
     main()
+
+
+def run(script: Path, arguments: list[str]) -> int:
+    """Run a script in this process, as its main program, and return its exit status."""
+    main_module = types.ModuleType("__main__")
+    main_module.__file__ = str(script)
+    sys.modules["__main__"] = main_module
+    sys.argv = [str(script), *arguments]
+    sys.path[0] = str(script.resolve().parent)
+    try:
+        exec(compile(script.read_bytes(), script, "exec"), main_module.__dict__)
+    except SystemExit as exit:
+        if exit.code is None or isinstance(exit.code, int):
+            return exit.code or 0
+        print(exit.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        # From the script on: how it was started is no concern of its author.
+        begun = error.__traceback__.tb_next if error.__traceback__ else None
+        traceback.print_exception(error.with_traceback(begun))
+        return 130 if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def run_or_fail(script: Path, arguments: list[str]) -> None:
+    """Run a script as `run` does.
+
+    Raises:
+        RuntimeError: If its exit status is not 0.
+    """
+    if status := run(script, arguments):
+        raise RuntimeError(f"{script} ended with the exit status {status}.")

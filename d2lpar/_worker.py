@@ -52,7 +52,7 @@ def join(settings: dict[str, Any]) -> bytes:
         coordinator_bind_address=settings["address"],  # For this machine only.
         cluster_detection_method="deactivate",
     )
-    if settings["joined"]:
+    if settings["initialize"]:
         initialize()
         jax.devices()  # Waits until all others are there.
     else:
@@ -64,7 +64,7 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
     """Run the function that is asked for, and return its result as it is to be sent."""
     import cloudpickle
 
-    from d2lpar.processes import Kept
+    from d2lpar._workers import Kept
 
     call, keep = pickle.loads(request)
     function, args = pickle.loads(call)

@@ -32,23 +32,23 @@ from d2lpar import (
     Benchmark,
     InFlight,
     PeakMemory,
+    Predicate,
     Quantity,
     Timer,
-    block,
     compare,
+    format_bytes,
     host_memory,
     measure,
     overlap_score,
+    read_trace,
     record_compilations,
     two_devices,
     use_cpu_devices,
     watch,
 )
+from d2lpar._devices import this_machine
+from d2lpar._format import format_value
 from d2lpar.book.workloads import Work, chain, chain_into, host_batch, init_mlp, train_step
-from d2lpar.machine import this_machine
-from d2lpar.quantity import Predicate
-from d2lpar.trace import read_trace
-from d2lpar.units import format_bytes, format_value
 
 TURNS = 1000
 
@@ -89,7 +89,7 @@ def extra_cost(
 def ratio(title: str, arm: Callable[[], Any], baseline: Callable[[], Any]) -> Quantity:
     """Return how many times as long `arm` takes as `baseline`."""
     times = compare({"arm": arm, "baseline": baseline}, repeats=15)
-    return (times["arm"].total / times["baseline"].total).renamed(title)
+    return (times["arm"].total / times["baseline"].total).rename(title)
 
 
 def read_clock() -> None:
@@ -127,12 +127,12 @@ def cost_of_benchmark() -> list[Row]:
 
 
 def cost_of_measure() -> list[Row]:
-    ready = block(jnp.ones(2))
+    ready = jax.block_until_ready(jnp.ones(2))
 
     def by_hand():
         for _ in range(TURNS):
             time.perf_counter()
-            block(ready_again())
+            jax.block_until_ready(ready_again())
             time.perf_counter()
 
     def ready_again():
@@ -174,7 +174,7 @@ def submit_while_pending(many: int, over: int) -> Quantity:
         repeats=15,
     )
     named = f"InFlight.submit with {many} calls pending, over with {over}"
-    return times.ratio("many", "few", of="seconds").renamed(named)
+    return times.ratio("many", "few", of="seconds").rename(named)
 
 
 def price_of_watching(steps: int = 50) -> list[Row]:
@@ -224,7 +224,7 @@ def cost_of_importing(repeats: int = 21) -> list[Row]:
     pairs = [tuple(map(float, output.split())) for output in outputs[1:]]  # Files are cached now.
     jax_alone, both = (Quantity("import", times, "s") for times in zip(*pairs, strict=True))
     title = "import d2lpar over import jax, in a new process"
-    return [(both / jax_alone).renamed(title) < 1.05]
+    return [(both / jax_alone).rename(title) < 1.05]
 
 
 # --- What overlaps ----------------------------------------------------------------------------
@@ -275,7 +275,7 @@ def training_with_a_window(rounds: int = 41, rounds_of_memory: int = 9) -> list[
 
     def peak(max_in_flight):
         with PeakMemory() as memory:
-            block(train(InFlight(max_in_flight).submit, busy))
+            jax.block_until_ready(train(InFlight(max_in_flight).submit, busy))
         return memory.increase
 
     times = compare(
@@ -287,7 +287,7 @@ def training_with_a_window(rounds: int = 41, rounds_of_memory: int = 9) -> list[
         repeats=rounds,
     )
     speed, speed_by_hand = (
-        (times["InFlight(None)"].total / times[arm].total).renamed(
+        (times["InFlight(None)"].total / times[arm].total).rename(
             f"throughput of a training loop with {arm} over InFlight(None)"
         )
         for arm in ("InFlight(4)", "a window by hand")
@@ -302,7 +302,7 @@ def training_with_a_window(rounds: int = 41, rounds_of_memory: int = 9) -> list[
         Quantity(f"peak memory of that loop with InFlight({bound})", tuple(found), "B")
         for bound, found in peaks.items()
     )
-    one_over_other = (window / no_bound).renamed("the one peak over the other")
+    one_over_other = (window / no_bound).rename("the one peak over the other")
     return [speed > 0.97, speed_by_hand, window, no_bound, one_over_other]
 
 
@@ -387,9 +387,9 @@ def a_thousand_events(folder: Path) -> bytes:
     """Record a trace of about so many events, of which a chain of any length causes a few more."""
     matrix, length = jnp.eye(64), 100
     for number in range(2):
-        block(chain(matrix, length))
+        jax.block_until_ready(chain(matrix, length))
         with jax.profiler.trace(folder / str(number)):
-            block(chain(matrix, length))
+            jax.block_until_ready(chain(matrix, length))
         (file,) = (folder / str(number)).rglob("*.xplane.pb")
         recorded = file.read_bytes()
         planes = jax.profiler.ProfileData.from_serialized_xspace(recorded).planes

@@ -261,7 +261,7 @@ def _record(evidence: Mapping, side: str, name: str) -> dict | None:
 
 def shown(claim: Claim) -> dict:
     """Return what the book tells of a claim that was tested."""
-    clearances = [] if claim.needs else [predicate.clearance() for predicate in claim.predicates]
+    clearances = [] if claim.needs else [predicate.margin() for predicate in claim.predicates]
     return {
         "verdict": claim.verdict,
         "needs": claim.needs,

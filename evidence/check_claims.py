@@ -14,7 +14,7 @@ import causes
 import repeats
 from run_notebook import name_of, notebooks
 
-from d2lpar.machine import usable_cores
+from d2lpar import usable_cores
 
 
 def page_named(name: str) -> Path:

@@ -12,7 +12,7 @@ from run_notebook import ROOT
 
 _WHERE = """
 import os
-from d2lpar.machine import this_machine, versions
+from d2lpar._devices import this_machine, versions
 machine = this_machine()
 print(machine.processor, "with", os.cpu_count(), "cores,", machine.system + ", jax", end=" ")
 print(versions()["jax"])

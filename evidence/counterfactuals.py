@@ -78,7 +78,7 @@ CAUSES = {
                     "until=lambda pair: pair.score < 2 / 3, control=free_cores(2)\n"
                 ),
                 'only one",\n    needs=needs_two_devices,': (
-                    'only one",\n    needs=needs_two_devices or product_times.missing,'
+                    'only one",\n    needs=needs_two_devices or product_times.needs,'
                 ),
             },
         ),
@@ -92,7 +92,7 @@ CAUSES = {
             "asking for a copy before its product is done",
             edits={
                 "measure_ways(lambda index: product(x))": (
-                    "measure_ways(lambda index: block(product(x)))"
+                    "measure_ways(lambda index: jax.block_until_ready(product(x)))"
                 )
             },
         ),

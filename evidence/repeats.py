@@ -30,9 +30,9 @@ from run_notebook import (
 )
 from scipy.stats import binomtest
 
+from d2lpar import Predicate
 from d2lpar.book.claims import MIME_TYPE, Claim, without_numbers
 from d2lpar.book.results import write_whole
-from d2lpar.quantity import Predicate
 
 FILE = ROOT / "book" / "evidence" / "repeats.jsonl"
 FINE = {"holds", "untestable"}

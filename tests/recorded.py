@@ -5,7 +5,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
-from d2lpar import block, cpu
+from d2lpar import cpu
 from d2lpar.book.workloads import chain
 
 FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
@@ -16,4 +16,4 @@ def work(matrix, length=300):
     return chain(matrix, length)
 
 
-block([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.
+jax.block_until_ready([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.

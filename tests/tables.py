@@ -47,7 +47,7 @@ def cells_of(html):
 
 
 def bars_of(html):
-    """Return what each bar says, and the colour, start and width of its rectangles, in percent."""
+    """Return what each bar says, and the color, start and width of its rectangles, in percent."""
     return _read(html).bars
 
 

@@ -4,10 +4,9 @@ import jax
 import jax.numpy as jnp
 from recorded import FIRST, SECOND, work
 
-from d2lpar import block, cpu
-from d2lpar._arrivals import Result, rows_of
-from d2lpar.timeline import COPY, COPY_CALL, PYTHON, Event
-from d2lpar.trace import record_trace
+from d2lpar import Event, cpu, record_trace
+from d2lpar._timeline import COPY, COPY_CALL, PYTHON
+from d2lpar._trace import Result, rows_of
 
 
 def names(events, operator):
@@ -73,7 +72,7 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
         results = [work(FIRST, 2000) for _ in range(4)]
         return [(result, jax.device_put(result, cpu(1))) for result in results]
 
-    block(copied_work())
+    jax.block_until_ready(copied_work())
     result, run = record_trace(copied_work)
     assert run.rows == (PYTHON, "CPU 0", "CPU 1")
     assert run.watched == {"CPU 1"}
@@ -88,10 +87,10 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
 
 def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
     def function():
-        source = block(work(FIRST))
-        block(work(FIRST))
+        source = jax.block_until_ready(work(FIRST))
+        jax.block_until_ready(work(FIRST))
         copy = jax.device_put(source, cpu(1))
-        block(work(FIRST))
+        jax.block_until_ready(work(FIRST))
         return source, copy
 
     _, run = record_trace(function)
@@ -103,7 +102,7 @@ def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
 
 
 def test_a_copy_that_outlasts_the_function_starts_when_python_asks_for_it():
-    large = block(jax.device_put(jnp.ones((2000, 2000)), cpu(0)))
+    large = jax.block_until_ready(jax.device_put(jnp.ones((2000, 2000)), cpu(0)))
     _, run = record_trace(lambda: (large, jax.device_put(large, cpu(1))))
     (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
     (copy,) = run.row("CPU 1")
@@ -114,9 +113,9 @@ def test_a_copy_that_the_function_itself_waits_for_is_drawn_as_the_call_that_ask
     def function():
         source = work(FIRST, 2000)
         copy = jax.device_put(source, cpu(1))
-        return block((source, copy))
+        return jax.block_until_ready((source, copy))
 
-    block(function())
+    jax.block_until_ready(function())
     _, run = record_trace(function)
     (copy,) = run.row("CPU 1")
     (asked,) = [event for event in run.row(PYTHON) if event.program == "device_put"]
@@ -130,7 +129,7 @@ def test_a_result_that_was_donated_away_is_no_problem():
         result = work(FIRST)
         return result, add(result)
 
-    block(function()[1])
+    jax.block_until_ready(function()[1])
     (gone, kept), run = record_trace(function)
     assert gone.is_deleted()
     assert kept.is_ready()

@@ -1,6 +1,6 @@
 import bench
 
-from d2lpar import Quantity, counted
+from d2lpar import Quantity, exact
 
 TIMES = Quantity("a turn", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0), "s")
 ROWS = [TIMES, TIMES < 5, TIMES < 2, TIMES > 3, Quantity("a ratio", (1.2,)) < 1.5]
@@ -13,7 +13,7 @@ def test_the_cost_of_a_turn_is_its_time_beyond_that_of_the_baseline(clock):
 
 
 def test_a_line_tells_the_goal_and_where_there_is_no_interval_how_few_runs_there_were():
-    assert bench.line(counted("events", 7)) == "events: 7"
+    assert bench.line(exact("events", 7)) == "events: 7"
     assert bench.line(TIMES < 5) == (
         "a turn: 2 s (95 % interval 1 s to 3 s, 6 samples); goal < 5 s: holds"
     )

@@ -8,9 +8,9 @@ import jupytext
 import pytest
 from run_notebook import ROOT, claimed_by, notebooks, read
 
+from d2lpar._watch import KINDS
 from d2lpar.book import results
 from d2lpar.book.originals import EXPERIMENTS
-from d2lpar.watching import KINDS
 
 BOOK = ROOT / "book"
 NOTEBOOKS = notebooks()

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar import control
-from d2lpar.control import crowding, free_cores
+from d2lpar import control, free_cores
+from d2lpar._control import crowding
 
 
 def test_free_cores_ask_how_crowded_so_many_cores_are(monkeypatch):

@@ -1,9 +1,19 @@
+import re
+
 import jax
 import pytest
 
-from d2lpar import cpu, gpu, num_gpus, try_all_gpus, try_gpu, two_devices, use_cpu_devices
-from d2lpar.devices import device_name
-from d2lpar.errors import ArgumentError, DeviceError
+from d2lpar import (
+    cpu,
+    device_name,
+    gpu,
+    num_gpus,
+    try_all_gpus,
+    try_gpu,
+    two_devices,
+    use_cpu_devices,
+)
+from d2lpar._errors import D2lparError
 
 CPUS = jax.local_devices(backend="cpu")
 
@@ -20,7 +30,7 @@ def test_without_a_gpu_the_cpu_takes_its_place():
 
 def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
     n = num_gpus()
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(D2lparError) as caught:
         gpu(n)
     assert str(caught.value) == (
         f"gpu({n}) was asked for, but JAX sees {n} GPU device{'s' * (n != 1)}. "
@@ -30,7 +40,7 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
 
 def test_a_cpu_index_out_of_range_is_an_error_with_a_way_out():
     n = len(CPUS)
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(D2lparError) as caught:
         cpu(n)
     assert str(caught.value) == (
         f"cpu({n}) was asked for, but JAX sees {n} CPU device{'s' * (n != 1)}. "
@@ -41,19 +51,19 @@ def test_a_cpu_index_out_of_range_is_an_error_with_a_way_out():
 @pytest.mark.parametrize("pick", [cpu, gpu, try_gpu])
 @pytest.mark.parametrize("index", [-1, True, 0.0, "0"])
 def test_an_index_that_is_no_count_is_refused(pick, index):
-    with pytest.raises(ArgumentError, match=f"index must be .* at least 0, found {index!r}"):
+    with pytest.raises(ValueError, match=f"index must be .* at least 0, found {index!r}"):
         pick(index)
 
 
 @pytest.mark.parametrize("count", [0, -2, 2.0])
 def test_a_number_of_devices_must_be_a_positive_integer(count):
-    with pytest.raises(ArgumentError, match=f"count must be .* at least 1, found {count!r}"):
+    with pytest.raises(ValueError, match=f"count must be .* at least 1, found {count!r}"):
         use_cpu_devices(count)
 
 
 def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
     n = len(CPUS)
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(D2lparError) as caught:
         use_cpu_devices(n + 1)
     assert str(caught.value) == (
         f"use_cpu_devices({n + 1}) came too late: JAX has already started with {n} CPU "
@@ -139,14 +149,14 @@ def test_two_devices_of_one_kind_are_two():
     "pair", ["cpu", "", "cpu+", "cpu+tpu", "cpu+gpu+cpu", "CPU+GPU", "cpu gpu", 2, None, ("cpu",)]
 )
 def test_a_pair_that_is_written_in_another_way_is_refused(pair):
-    with pytest.raises(ArgumentError) as caught:
+    refusal = f'A pair is written "cpu+gpu" or the like, found {pair!r}.'
+    with pytest.raises(ValueError, match=re.escape(refusal)):
         two_devices(pair)
-    assert str(caught.value) == f'A pair is written "cpu+gpu" or the like, found {pair!r}.'
 
 
 def test_two_devices_that_are_not_there_are_an_error_with_a_way_out(machine):
     machine(1, 1)
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(D2lparError) as caught:
         two_devices("gpu+gpu", "cpu+cpu")
     assert str(caught.value) == (
         "two_devices() was asked for gpu+gpu or cpu+cpu, but JAX sees 1 CPU device and 1 GPU "

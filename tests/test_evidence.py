@@ -17,9 +17,9 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from pages import write_page
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, notebooks
 
+from d2lpar import Quantity
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
-from d2lpar.quantity import Quantity
 
 ONE_CORE = "one core as eight devices"
 

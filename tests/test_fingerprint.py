@@ -11,7 +11,7 @@ MODULES = {
 """Measure."""
 import d2lpar.plot
 from d2lpar.inner import half
-from d2lpar.errors import refuse
+from d2lpar._errors import refuse
 
 def compare(x):
     """Compare."""
@@ -24,8 +24,8 @@ def half(x):
     return x / 2
 """,
     "errors": "def refuse(text, number): ...",
-    "plot": "from d2lpar.colours import RED\ndef nothing(): return 0",
-    "colours": "RED = 1",
+    "plot": "from d2lpar.colors import RED\ndef nothing(): return 0",
+    "colors": "RED = 1",
     "unused": "def useless(): ...",
     "rooms/__init__": "from d2lpar.rooms.first import seat as seat",
     "rooms/first": "def seat(): ...",
@@ -131,7 +131,7 @@ def test_it_changes_with_a_function_of_the_package_that_is_used_directly_or_not(
         ("rooms/second", "...", "return 1"),
         ("__init__", "compare, other", "compare, other, more"),
         ("plot", "return 0", "return 1"),  # It only draws.
-        ("colours", "RED = 1", "RED = 2"),  # Only what draws asks for it.
+        ("colors", "RED = 1", "RED = 2"),  # Only what draws asks for it.
     ],
 )
 def test_it_does_not_change_with_prose_of_the_package_or_what_is_not_used(code, module, old, new):
@@ -170,5 +170,5 @@ def test_of_the_real_package_what_measures_is_reached_and_what_draws_is_not():
     cells = [python_of(cell.source) for cell in read(page).cells]
     reached = Package(ROOT / "d2lpar").reached_from(cells)
     assert {"d2lpar.measurement", "d2lpar.quantity", "d2lpar.book.claims"} <= reached.keys()
-    assert not reached.keys() & {"d2lpar.plot", "d2lpar._marks", "d2lpar.book.notebook"}
+    assert not reached.keys() & {"d2lpar.plot", "d2lpar._plot", "d2lpar.book.notebook"}
     assert not any(name.startswith("d2lpar.book.exercises") for name in reached)

@@ -9,12 +9,10 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from timelines import event, timeline
 
-from d2lpar import block, cpu
+from d2lpar import computation_graph, cpu, critical_path, record_trace, seconds_of, width
+from d2lpar._errors import D2lparError
+from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
-from d2lpar.errors import DeviceError
-from d2lpar.graph import computation_graph, critical_path, seconds_of, width
-from d2lpar.timeline import PYTHON
-from d2lpar.trace import record_trace
 
 X = jnp.ones((1, 2))
 
@@ -196,7 +194,7 @@ def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
 
 
 def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them():
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(D2lparError) as caught:
         computation_graph(lambda x, y: x * 2 + y, on(1), on(0))
     assert str(caught.value) == (
         "'add' is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one device "
@@ -227,7 +225,7 @@ def test_control_flow_over_arrays_of_two_devices_is_an_error():
     def function(x, y):
         return jax.lax.cond(True, lambda a, b: a, lambda a, b: b, x, y)
 
-    with pytest.raises(DeviceError, match="'cond' is given arrays of CPU 0 and CPU 1"):
+    with pytest.raises(D2lparError, match="'cond' is given arrays of CPU 0 and CPU 1"):
         computation_graph(function, on(0), on(1))
 
 
@@ -379,7 +377,7 @@ def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
         return work(jax.device_put(work(matrix), cpu(1)))
 
     first = jax.device_put(jnp.eye(64), cpu(0))
-    block(function(first))  # Nothing compiles while it is recorded.
+    jax.block_until_ready(function(first))  # Nothing compiles while it is recorded.
     graph = computation_graph(function, first)
     _, run = record_trace(function, first)
     assert len(seconds_of(graph, run)) == 2  # The copy is not returned, so nobody sees it.
@@ -387,6 +385,6 @@ def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
 
 def test_a_function_without_a_name_has_the_same_one_in_graph_and_timeline():
     product = jax.jit(lambda x: x @ x)
-    block(product(jnp.eye(64)))
+    jax.block_until_ready(product(jnp.eye(64)))
     _, run = record_trace(product, jnp.eye(64))
     assert len(seconds_of(computation_graph(lambda x: product(x), jnp.eye(64)), run)) == 1

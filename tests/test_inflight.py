@@ -1,4 +1,5 @@
 import random
+import re
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +8,6 @@ import pytest
 from fakes import FakeArray, FakeDevice
 
 from d2lpar import InFlight
-from d2lpar.errors import ArgumentError
 
 add_one_in_place = jax.jit(lambda x: (x + 1, 0 * x), donate_argnums=0)
 
@@ -133,7 +133,7 @@ def test_a_result_that_was_donated_away_is_an_error_with_a_way_out(clock, drain)
     window = InFlight(1)
     window.submit(FakeDevice(clock).run, 9).delete()
     with pytest.raises(
-        ArgumentError,
+        ValueError,
         match=r"this call returned was donated.*nothing to wait for.*such as the loss",
     ):
         window.drain() if drain else window.submit(lambda: None)
@@ -166,12 +166,12 @@ def test_an_exception_in_a_call_passes_through_and_takes_no_room(clock):
 
 @pytest.mark.parametrize("bound", [0, -1, True, 2.5, "4"])
 def test_a_bound_must_be_a_positive_integer_or_none(bound):
-    with pytest.raises(ArgumentError) as caught:
-        InFlight(bound)
-    assert str(caught.value) == (
+    refusal = (
         f"max_in_flight must be an integer of at least 1, found {bound!r}. "
         "1 waits for each call before the next; None sets no bound."
     )
+    with pytest.raises(ValueError, match=re.escape(refusal)):
+        InFlight(bound)
 
 
 def test_a_donated_state_beside_a_loss_does_not_count_as_unfinished(clock):
@@ -190,7 +190,7 @@ def two(device):
 
 
 def test_a_result_that_is_submitted_instead_of_its_function_is_refused():
-    with pytest.raises(ArgumentError, match=r"submit\(f, x\), not its result"):
+    with pytest.raises(ValueError, match=r"submit\(f, x\), not its result"):
         InFlight(2).submit(jax.numpy.ones(3))
 
 

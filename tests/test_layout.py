@@ -4,7 +4,7 @@ import networkx as nx
 import pytest
 from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
 
-from d2lpar._layout import Lane, layers_of, positions_of, width_of
+from d2lpar._graph import Lane, layers_of, positions_of, width_of
 
 GRAPHS = {
     "fork and join": FORK,

@@ -7,8 +7,8 @@ import jax
 import psutil
 import pytest
 
-from d2lpar import __version__, machine, num_gpus
-from d2lpar.machine import this_machine, usable_cores, versions
+from d2lpar import __version__, machine, num_gpus, usable_cores
+from d2lpar._devices import this_machine, versions
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from d2lpar import usable_cores
 from d2lpar.__main__ import main
-from d2lpar.machine import this_machine
+from d2lpar._devices import this_machine
 
 
 def test_it_says_what_jax_sees_on_this_machine():

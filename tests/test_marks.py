@@ -6,7 +6,7 @@ import pytest
 from drawings import style_of_the_book, texts
 
 from d2lpar import Quantity
-from d2lpar._marks import box, error_bars, format_axis, format_log_axis, interval_ends
+from d2lpar._plot import box, error_bars, format_axis, format_log_axis, interval_ends
 
 NINE = Quantity("nine", range(1, 10), "s")  # The interval of their median is 2 to 8.
 FEW = Quantity("few", (1.0, 2.0, 4.0), "s")

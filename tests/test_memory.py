@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from d2lpar import PeakMemory, cpu, device_memory, host_memory
-from d2lpar.errors import ArgumentError
 
 MB = 1_000_000
 
@@ -28,27 +27,27 @@ class FakeProbe:
 
 def test_a_peak_inside_the_block_is_seen_though_memory_is_back_at_its_end():
     probe = FakeProbe(10, 30, 90, 20)
-    with PeakMemory(probe, every=1e-4) as memory:
+    with PeakMemory(probe, interval=1e-4) as memory:
         assert probe.read_all.wait(timeout=30)
     assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
     assert memory.samples[-1][1] == 20
 
 
 def test_a_block_shorter_than_the_sampling_interval_still_ends_in_a_sample():
-    with PeakMemory(FakeProbe(10, 40), every=1000) as memory:
+    with PeakMemory(FakeProbe(10, 40), interval=1000) as memory:
         pass
     assert [count for _, count in memory.samples] == [10, 40]
     assert memory.samples[0][0] == 0 < memory.samples[1][0]
 
 
 def test_memory_that_fell_did_not_increase():
-    with PeakMemory(FakeProbe(50, 20), every=1000) as memory:
+    with PeakMemory(FakeProbe(50, 20), interval=1000) as memory:
         pass
     assert memory.increase == 0
 
 
 def test_each_use_begins_anew():
-    memory = PeakMemory(FakeProbe(10, 90, 20, 30), every=1000)
+    memory = PeakMemory(FakeProbe(10, 90, 20, 30), interval=1000)
     for _ in range(2):
         with memory:
             pass
@@ -65,7 +64,7 @@ def test_garbage_of_an_earlier_run_is_not_counted():
     gc.disable()
     try:
         del cycle
-        with PeakMemory(lambda: 0 if alive() is None else 100, every=1000) as memory:
+        with PeakMemory(lambda: 0 if alive() is None else 100, interval=1000) as memory:
             pass
     finally:
         gc.enable()
@@ -82,7 +81,7 @@ def test_an_exception_in_the_block_stops_the_sampling_and_passes_through():
 def test_a_probe_without_an_answer_is_refused_with_a_way_out():
     before = set(threading.enumerate())
     with (
-        pytest.raises(ArgumentError, match=r"answered None: this device.*d2lpar\.host_memory"),
+        pytest.raises(ValueError, match=r"answered None: this device.*d2lpar\.host_memory"),
         PeakMemory(lambda: None),
     ):
         pytest.fail("the block was entered")
@@ -91,8 +90,8 @@ def test_a_probe_without_an_answer_is_refused_with_a_way_out():
 
 @pytest.mark.parametrize("every", [0, -0.5])
 def test_the_sampling_interval_must_be_positive(every):
-    with pytest.raises(ArgumentError, match=f"positive number of seconds, found {every}"):
-        PeakMemory(every=every)
+    with pytest.raises(ValueError, match=f"positive number of seconds, found {every}"):
+        PeakMemory(interval=every)
 
 
 def test_host_memory_grows_by_what_is_held_and_used():
@@ -126,18 +125,18 @@ def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over(answer):
             return None
         raise answer
 
-    with pytest.raises(OSError if answer else ArgumentError), PeakMemory(probe, every=1e-4):
+    with pytest.raises(OSError if answer else ValueError), PeakMemory(probe, interval=1e-4):
         assert failed.wait(60)
 
 
 def test_a_probe_that_fails_does_not_mask_an_exception_in_the_block():
     probe = iter([10])  # one answer, for the beginning
-    with pytest.raises(KeyError), PeakMemory(lambda: next(probe), every=1000):
+    with pytest.raises(KeyError), PeakMemory(lambda: next(probe), interval=1000):
         raise KeyError
 
 
 def test_a_peak_cannot_be_read_before_the_block_has_begun():
-    with pytest.raises(ArgumentError, match="use it in a `with` statement"):
+    with pytest.raises(ValueError, match="use it in a `with` statement"):
         _ = PeakMemory().peak
 
 
@@ -145,7 +144,7 @@ def test_memory_that_is_freed_is_needed_again_where_the_c_library_can_be_told(ru
     # Small blocks, which it never gives back by itself.
     program = """
 from d2lpar import host_memory
-from d2lpar.memory import release_freed_memory
+from d2lpar import release_freed_memory
 risen = []
 for _ in range(5):
     told = release_freed_memory()

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from d2lpar import _places
-from d2lpar._places import called_at, expression_at
-from d2lpar.watching import Place
+from d2lpar._watch import Place, called_at, expression_at
 
 
 def frame_here():

@@ -13,10 +13,7 @@ from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import Quantity, cpu, plot
-from d2lpar.errors import ArgumentError
-from d2lpar.graph import computation_graph, critical_path
-from d2lpar.timeline import Event, Timeline
+from d2lpar import Event, Quantity, Timeline, computation_graph, cpu, critical_path, plot
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +28,7 @@ def quantity(*samples, unit="s"):
 
 def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
     x = jnp.ones((1, 2))
-    axes = plot.draw_graph(computation_graph(lambda x, y: x * y + 2, x, x))
+    axes = plot.plot_graph(computation_graph(lambda x, y: x * y + 2, x, x))
     assert texts(axes) == [
         "x\nfloat32[1, 2]",
         "y\nfloat32[1, 2]",
@@ -41,7 +38,7 @@ def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
 
 
 def test_who_waits_for_nobody_is_drawn_above_who_waits():
-    axes = plot.draw_graph(computation_graph(lambda x: x * 3 + 2, jnp.ones(2)))
+    axes = plot.plot_graph(computation_graph(lambda x: x * 3 + 2, jnp.ones(2)))
     heights = [text.get_position()[1] for text in axes.texts]
     assert heights == sorted(heights, reverse=True)
     assert len(set(heights)) == 3
@@ -49,13 +46,13 @@ def test_who_waits_for_nobody_is_drawn_above_who_waits():
 
 def test_curves_are_drawn_with_their_models_and_each_looks_different():
     times = [quantity(1, 2, 3, 4, 5, 6), quantity(2, 3, 4, 5, 6, 7)]
-    axes = plot.draw_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
+    axes = plot.plot_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
     assert legend(axes) == ["a", "b"]
     markers = [line for line in axes.lines if line.get_marker() in "os"]
     assert len({line.get_color() for line in markers}) == 2
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
     model = {"straight": ([10, 100], [1, 2])}
-    axes = plot.draw_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
+    axes = plot.plot_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
     assert sorted(legend(axes)) == ["a", "straight"]
 
 
@@ -63,17 +60,17 @@ def test_nodes_are_drawn_in_the_colour_of_their_device_and_the_legend_names_each
     def program(x):
         return x + 1, jax.device_put(x * 2, cpu(1)) + 1
 
-    axes = plot.draw_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
+    axes = plot.plot_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
     edges = {matplotlib.colors.to_hex(box.get_edgecolor()).upper() for box in boxes(axes)}
-    assert edges == {plot.device_colour("CPU 0"), plot.device_colour("CPU 1")}
+    assert edges == {plot.device_color("CPU 0"), plot.device_color("CPU 1")}
     assert legend(axes) == ["CPU 0", "CPU 1"]
 
 
 def test_a_path_is_set_off():
     graph = computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, jnp.ones(2))
     path = critical_path(graph)
-    bold = max(box.get_linewidth() for box in boxes(plot.draw_graph(graph, path)))
-    axes = plot.draw_graph(graph, path)
+    bold = max(box.get_linewidth() for box in boxes(plot.plot_graph(graph, path)))
+    axes = plot.plot_graph(graph, path)
     drawn = [
         text.get_text().split()[0]
         for text, box in zip(axes.texts, boxes(axes), strict=True)
@@ -90,7 +87,7 @@ def test_no_two_boxes_of_a_graph_lie_upon_each_other(size):
 
     places = [
         text.get_position()
-        for text in plot.draw_graph(computation_graph(program, jnp.ones(2))).texts
+        for text in plot.plot_graph(computation_graph(program, jnp.ones(2))).texts
     ]
     for (x0, y0), (x1, y1) in itertools.combinations(places, 2):
         assert abs(x0 - x1) > 0.99 or abs(y0 - y1) > 0.99
@@ -102,14 +99,14 @@ def test_a_large_graph_is_drawn_without_shapes_and_control_flow_as_one_node():
             x = jax.lax.while_loop(lambda c: c[0] < 9, lambda c: c * 2, x) + 1
         return x
 
-    names = texts(plot.draw_graph(computation_graph(program, jnp.ones(2))))
+    names = texts(plot.plot_graph(computation_graph(program, jnp.ones(2))))
     assert names[:2] == ["x", "while"]
     assert names.count("while") == 12
     assert not any("float32" in name for name in names)
 
 
 def test_a_graph_without_nodes_is_an_empty_picture():
-    assert texts(plot.draw_graph(computation_graph(lambda: None))) == []
+    assert texts(plot.plot_graph(computation_graph(lambda: None))) == []
 
 
 def random_graph(seed):
@@ -130,7 +127,7 @@ small_graphs = pytest.mark.parametrize("graph", SMALL_GRAPHS.values(), ids=SMALL
 
 @small_graphs
 def test_no_edge_passes_behind_a_box(graph):
-    axes = plot.draw_graph(graph)
+    axes = plot.plot_graph(graph)
     behind = [
         node
         for line in lines(axes)
@@ -142,7 +139,7 @@ def test_no_edge_passes_behind_a_box(graph):
 
 @small_graphs
 def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph):
-    axes = plot.draw_graph(graph)
+    axes = plot.plot_graph(graph)
     drawn = lines(axes)
     assert sorted(ends_of(line, graph, axes) for line in drawn) == sorted(graph.edges)
     for line in drawn:
@@ -155,7 +152,7 @@ def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph
     [(DIAMOND, ["a", "b", "join"]), (RESIDUAL, ["x", "add", "sum"]), (SKIP, ["a", "d"])],
 )
 def test_the_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path):
-    axes = plot.draw_graph(graph, path)
+    axes = plot.plot_graph(graph, path)
     widths = [arrow.get_linewidth() for arrow in arrows(axes)]
     bold = [line for line, width in zip(lines(axes), widths, strict=True) if width == max(widths)]
     assert {ends_of(line, graph, axes) for line in bold} == set(itertools.pairwise(path))
@@ -163,7 +160,7 @@ def test_the_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path
 
 
 def test_nodes_without_edges_stand_side_by_side():
-    axes = plot.draw_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
+    axes = plot.plot_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
     across, down = zip(*(text.get_position() for text in axes.texts), strict=True)
     assert across == pytest.approx((0.5, 1.5, 2.5))
     assert down == (0, 0, 0)
@@ -171,7 +168,7 @@ def test_nodes_without_edges_stand_side_by_side():
 
 def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
     chain = " ".join(f"{number}-{number + 1} {number}-60" for number in range(60))
-    axes = plot.draw_graph(graph_of(chain))
+    axes = plot.plot_graph(graph_of(chain))
     assert {len(line) for line in lines(axes)} == {2}
 
 
@@ -183,7 +180,7 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
         Event("CPU 0", "f", "add", 0, 410, 590),
         Event("CPU 1", "device_put", "memory copy", 0, 500, 500),
     )
-    (axes,) = plot.draw_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
+    (axes,) = plot.plot_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
     rows = {
         label.get_text(): y
         for label, y in zip(axes.get_yticklabels(), axes.get_yticks(), strict=True)
@@ -197,32 +194,32 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
 
 def test_timelines_in_one_figure_have_one_scale_of_time():
     short, long = (Timeline((Event("CPU 0", "f", "", 0, 0, n),)) for n in (1000, 4000))
-    axes = plot.draw_timelines({"short": short, "long": long})
+    axes = plot.plot_timelines({"short": short, "long": long})
     assert len({chart.get_xlim() for chart in axes}) == 1
     assert axes[0].get_xlim() == (0, 4e-6)
 
 
 def test_three_thousand_runs_are_merged_into_as_many_bars_as_can_be_told_apart():
     events = tuple(Event("CPU 0", "f", "", n, 1000 * n, 900) for n in range(3000))
-    (axes,) = plot.draw_timelines({"many": Timeline(events)})
+    (axes,) = plot.plot_timelines({"many": Timeline(events)})
     assert bars(axes)["CPU 0"] == 1
     assert len(svg(axes)) < 50_000
     spread = tuple(Event("CPU 0", "f", "", n, 1000 * n, 1) for n in range(0, 3000, 10))
-    (axes,) = plot.draw_timelines({"with gaps": Timeline(spread)})
+    (axes,) = plot.plot_timelines({"with gaps": Timeline(spread)})
     assert bars(axes)["CPU 0"] == 300
 
 
 def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
-    (axes,) = plot.draw_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
+    (axes,) = plot.plot_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
     assert texts(axes)[-1] == "no device had anything to do"
-    (axes,) = plot.draw_timelines({"nothing at all": Timeline(())})
+    (axes,) = plot.plot_timelines({"nothing at all": Timeline(())})
     assert "<svg" in svg(axes)
 
 
 def test_a_device_and_its_copy_engine_have_the_same_colour_and_the_next_device_another():
-    assert plot.device_colour("GPU 1 to host") == plot.device_colour("GPU 1")
+    assert plot.device_color("GPU 1 to host") == plot.device_color("GPU 1")
     names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
-    assert len({plot.device_colour(name) for name in names}) == len(names)
+    assert len({plot.device_color(name) for name in names}) == len(names)
 
 
 def boxes(axes):
@@ -263,8 +260,8 @@ def bars(axes):
 
 def test_more_curves_than_have_a_look_are_refused():
     five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
-    with pytest.raises(ArgumentError, match="four curves and three models, found 5 and 0"):
-        plot.draw_curves([1.0], five, xlabel="x", ylabel="y")
+    with pytest.raises(ValueError, match="four curves and three models, found 5 and 0"):
+        plot.plot_curves([1.0], five, xlabel="x", ylabel="y")
 
 
 @pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])

@@ -10,7 +10,7 @@ import run_notebook
 from pages import write_page
 from repeats import append, lines_of, margin, report, report_of, shortened, with_interval
 
-from d2lpar import Quantity, counted
+from d2lpar import Quantity, exact
 from d2lpar.book.claims import MIME_TYPE, Claim
 
 
@@ -52,7 +52,7 @@ def test_the_distance_is_positive_on_the_side_where_a_claim_holds(predicate, dis
 
 
 def test_a_claim_is_kept_as_its_verdict_unless_it_holds_and_its_distances():
-    assert same(counted("n", 5), counted("n", 0)) == [[4], ["fails", -1]]
+    assert same(exact("n", 5), exact("n", 0)) == [[4], ["fails", -1]]
     assert shortened(Claim("Elsewhere.", needs="a GPU")) == ["untestable"]
 
 
@@ -66,7 +66,7 @@ def test_of_several_comparisons_the_least_sure_counts_also_if_they_have_one_name
 
 
 def test_a_count_that_is_always_the_same_has_an_exact_margin():
-    assert margin(same(counted("n", 5), counted("n", 5))) == "exact"
+    assert margin(same(exact("n", 5), exact("n", 5))) == "exact"
 
 
 def test_what_differs_only_by_rounding_has_a_margin_that_is_not_spelled_out():
@@ -74,7 +74,7 @@ def test_what_differs_only_by_rounding_has_a_margin_that_is_not_spelled_out():
 
 
 def test_a_count_that_always_fails_has_no_exact_margin():
-    assert margin(same(counted("n", 0), counted("n", 0))) == "-inf"
+    assert margin(same(exact("n", 0), exact("n", 0))) == "-inf"
 
 
 def test_what_could_not_be_tested_has_no_margin():
@@ -199,7 +199,7 @@ def book(tmp_path, monkeypatch):
 
     def run(page, *, keys, **_):
         ran.append(page.stem)
-        made = [Claim("It is more.", (counted("n", 5) > 1,), key=key) for key in keys]
+        made = [Claim("It is more.", (exact("n", 5) > 1,), key=key) for key in keys]
         return [{MIME_TYPE: claim.as_dict()} for claim in made]
 
     monkeypatch.setattr(run_notebook, "ROOT", tmp_path)

@@ -37,7 +37,7 @@ PARTS = {
 PAGES = [TOC["root"], *chain(*PARTS.values())]
 MADE_BY_SPHINX = ["genindex", "py-modindex", "search", "404"]
 NOTEBOOKS = [str(path.relative_to(ROOT).with_suffix("")) for path in notebooks()]
-# Between them they have all that is coloured.
+# Between them they have all that is colored.
 COLOURFUL = {TOC["root"], NOTEBOOKS[0], "book/results", "book/status", "book/soundness"}
 # What the theme does to a notebook it does to each; these are a chapter, and one with solutions.
 A_CHAPTER_AND_SOLUTIONS = NOTEBOOKS[2], NOTEBOOKS[-1]
@@ -208,11 +208,11 @@ def test_a_page_has_no_fault_that_axe_finds_in_what_is_ours(desk, phone, page):
     # is around a page is the same for all.
     alike = [["dl.py:not(:first-of-type)"], ["section ~ section .highlight"]]
     alike += [[".bd-sidebar-primary"], [".bd-header-article"]] * (page != TOC["root"])
-    # Whether colours can be told apart is most of the work. In the dark only they differ, and on a
+    # Whether colors can be told apart is most of the work. In the dark only they differ, and on a
     # phone more has to scroll; the rest is the same.
-    coloured = page in COLOURFUL
-    all_rules = {"rules": {"color-contrast": {"enabled": coloured}}}
-    differs = ["scrollable-region-focusable", *["color-contrast"] * coloured]
+    colored = page in COLOURFUL
+    all_rules = {"rules": {"color-contrast": {"enabled": colored}}}
+    differs = ["scrollable-region-focusable", *["color-contrast"] * colored]
     for tab, options in ((desk, all_rules), (phone, {"runOnly": differs})):
         options |= {"preload": False, "resultTypes": ["violations"]}
         run = axe.Axe().run(tab, context={"exclude": alike}, options=options)

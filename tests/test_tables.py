@@ -2,7 +2,7 @@ import pytest
 from tables import bars_of, cells_of, remarks_of
 
 from d2lpar import plot
-from d2lpar._tables import (
+from d2lpar._format import (
     DEVICE,
     HOST,
     as_table,
@@ -39,8 +39,8 @@ def test_a_value_has_its_small_print_on_a_line_of_its_own():
 
 
 def test_python_and_devices_have_the_colours_of_the_figures():
-    assert plot.COLOURS["host"] == HOST
-    assert plot.COLOURS["device"] == DEVICE
+    assert plot.COLORS["host"] == HOST
+    assert plot.COLORS["device"] == DEVICE
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_python_and_devices_have_the_colours_of_the_figures():
 )
 def test_a_stacked_bar_is_python_first_and_then_the_device(first, whole, longest, host, device):
     ((label, drawn),) = bars_of(stacked_bar(first, whole, longest, "a label"))
-    widths = {colour: width for colour, _, width in drawn}
+    widths = {color: width for color, _, width in drawn}
     assert label == "a label"
     assert widths == {HOST: host, DEVICE: device}
 

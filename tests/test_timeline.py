@@ -4,9 +4,8 @@ import pytest
 from tables import bars_of, cells_of, remarks_of
 from timelines import event, spans, timeline
 
-from d2lpar._tables import DEVICE, HOST
-from d2lpar.errors import ArgumentError
-from d2lpar.timeline import PYTHON
+from d2lpar._format import DEVICE, HOST
+from d2lpar._timeline import PYTHON
 
 
 def test_the_rows_are_python_and_the_devices_in_the_order_of_their_numbers():
@@ -78,14 +77,14 @@ def test_calls_waits_and_copies_stay_what_they_are():
 def test_a_row_that_is_not_there_is_an_error_that_names_the_others():
     run = timeline(event("CPU 0", 0, 1), event(PYTHON, 0, 1))
     for ask in (run.row, run.busy, run.idle, lambda row: run.overlap("CPU 0", row)):
-        with pytest.raises(ArgumentError, match="has no row 'CPU 1'; it has Python, CPU 0"):
+        with pytest.raises(ValueError, match="has no row 'CPU 1'; it has Python, CPU 0"):
             ask("CPU 1")
-    with pytest.raises(ArgumentError, match="it has none"):
+    with pytest.raises(ValueError, match="it has none"):
         timeline().row("CPU 1")
 
 
 def test_the_overlap_of_a_row_with_itself_is_refused():
-    with pytest.raises(ArgumentError, match=r"'CPU 0' with itself.*name two rows"):
+    with pytest.raises(ValueError, match=r"'CPU 0' with itself.*name two rows"):
         timeline(event("CPU 0", 0, 1)).overlap("CPU 0", "CPU 0")
 
 

@@ -8,11 +8,10 @@ import pytest
 from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, on_gpu, serialized
 
-from d2lpar import block
+from d2lpar import CompilationError, read_trace, record_trace
+from d2lpar._errors import D2lparError
+from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
-from d2lpar.errors import ArgumentError, CompilationError, TraceError
-from d2lpar.timeline import PYTHON
-from d2lpar.trace import read_trace, record_trace
 
 
 def new_function():
@@ -44,7 +43,7 @@ def test_of_several_traces_in_a_folder_the_newest_is_read(tmp_path):
 @pytest.mark.parametrize("name", ["", "nowhere"])
 def test_a_place_without_a_trace_is_an_error_that_says_what_to_name(tmp_path, name):
     (tmp_path / "trace.json").write_text("{}")
-    with pytest.raises(TraceError, match=r"There is no trace at .*name an \.xplane\.pb file"):
+    with pytest.raises(D2lparError, match=r"There is no trace at .*name an \.xplane\.pb file"):
         read_trace(tmp_path / name)
 
 
@@ -56,7 +55,7 @@ def test_a_trace_cut_off_anywhere_is_an_error_unless_whole_planes_are_left(tmp_p
         if length == len(first):
             assert read_trace(path).rows == ("GPU 0",)
         else:
-            with pytest.raises(TraceError, match="no complete trace: it is cut off"):
+            with pytest.raises(D2lparError, match="no complete trace: it is cut off"):
                 read_trace(path)
     path.write_bytes(whole)
     assert read_trace(path).rows == ("GPU 0", "GPU 1")
@@ -68,7 +67,7 @@ def recorded(tmp_path):
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
     jax.profiler.start_trace(tmp_path, profiler_options=options)
-    block([work(FIRST), work(SECOND)])
+    jax.block_until_ready([work(FIRST), work(SECOND)])
     jax.profiler.stop_trace()
     return next(tmp_path.rglob("*.xplane.pb"))
 
@@ -88,7 +87,7 @@ def test_a_recorded_trace_cut_off_anywhere_does_not_end_the_process(recorded):
         recorded.write_bytes(whole[:length])
         try:
             read_trace(recorded)  # Between two planes it may be readable.
-        except TraceError:
+        except D2lparError:
             refused += 1
     assert refused > 35
 
@@ -108,7 +107,7 @@ def test_a_recorded_trace_cut_off_anywhere_does_not_end_the_process(recorded):
 def test_a_file_of_another_kind_is_no_trace(tmp_path, content):
     path = tmp_path / "x.xplane.pb"
     path.write_bytes(content)
-    with pytest.raises(TraceError, match=r"is no complete trace.*Record it again"):
+    with pytest.raises(D2lparError, match=r"is no complete trace.*Record it again"):
         read_trace(path)
 
 
@@ -123,14 +122,14 @@ def test_a_file_of_another_kind_is_no_trace(tmp_path, content):
 )
 def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, planes):
     (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
-    with pytest.raises(TraceError, match=r"no event of a device.*jax\.block_until_ready"):
+    with pytest.raises(D2lparError, match=r"no event of a device.*jax\.block_until_ready"):
         read_trace(tmp_path)
 
 
 def test_without_a_reader_in_jax_a_trace_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "x.xplane.pb").write_bytes(serialized(SMALL))
     monkeypatch.delattr(jax.profiler, "ProfileData")
-    with pytest.raises(TraceError, match=f"jax {jax.__version__} cannot read traces"):
+    with pytest.raises(D2lparError, match=f"jax {jax.__version__} cannot read traces"):
         read_trace(tmp_path)
 
 
@@ -156,7 +155,7 @@ def test_the_result_comes_back_ready_and_right():
 @pytest.mark.parametrize(("matrix", "row"), [(FIRST, "CPU 0"), (SECOND, "CPU 1")])
 @pytest.mark.parametrize("function", [work, chain], ids=["work", "chain"])
 def test_work_is_in_the_row_of_its_device_under_its_name(function, matrix, row):
-    block(function(matrix, 300))
+    jax.block_until_ready(function(matrix, 300))
     _, run = record_trace(function, matrix, 300)
     name = function.__name__
     assert run.rows == (PYTHON, row)
@@ -168,7 +167,7 @@ def test_work_is_in_the_row_of_its_device_under_its_name(function, matrix, row):
 
 def test_a_function_without_a_name_is_a_lambda_wherever_it_shows():
     product = jax.jit(lambda x: x @ x)
-    block(product(FIRST))
+    jax.block_until_ready(product(FIRST))
     _, run = record_trace(product, FIRST)
     assert names(run.row(PYTHON), "dispatch") == ["<lambda>"]
     assert names(run.programs.row("CPU 0"), "") == ["<lambda>"]
@@ -192,7 +191,7 @@ def test_two_devices_have_a_row_each():
 
 def test_work_that_was_queued_before_is_not_part_of_it():
     earlier = jax.jit(lambda matrix: chain(matrix, 3000))
-    block(earlier(FIRST))
+    jax.block_until_ready(earlier(FIRST))
     for _ in range(10):
         earlier(FIRST)
     _, run = record_trace(work, FIRST)
@@ -217,7 +216,7 @@ def test_a_compilation_is_an_error_that_names_the_function_and_recording_goes_on
 
 def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on():
     def outer():
-        with pytest.raises(TraceError, match=r"a recording is under way.*end the other one first"):
+        with pytest.raises(D2lparError, match=r"a recording is under way.*end the other one first"):
             record_trace(work, FIRST)
         return work(FIRST)
 
@@ -228,9 +227,9 @@ def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on():
 
 def test_a_recording_inside_that_of_jax_is_refused_and_that_one_goes_on(tmp_path):
     with jax.profiler.trace(tmp_path):
-        with pytest.raises(TraceError, match="JAX has one profiler"):
+        with pytest.raises(D2lparError, match="JAX has one profiler"):
             record_trace(work, FIRST)
-        block(work(FIRST))
+        jax.block_until_ready(work(FIRST))
     assert "work" in names(read_trace(tmp_path).programs.row("CPU 0"), "")
     assert recording_works()
 
@@ -245,8 +244,7 @@ def test_an_exception_on_a_device_reaches_the_caller_alone_and_ends_the_recordin
     # In a process of its own, since JAX remembers a failed callback for ever.
     program = """
 import tempfile, threading, jax, jax.numpy as jnp
-from d2lpar import block
-from d2lpar.trace import record_trace
+from d2lpar import record_trace
 from d2lpar.book.workloads import chain
 
 def fail(x):
@@ -254,7 +252,7 @@ def fail(x):
 
 threading.excepthook = lambda of: print("raised in a thread")
 failing = jax.jit(lambda x: jax.pure_callback(fail, x, x))
-for call in (lambda function: block(function()), record_trace):  # The first compiles.
+for call in (lambda f: jax.block_until_ready(f()), record_trace):  # The first compiles.
     try:
         call(lambda: failing(chain(jnp.eye(64), 2000)))
     except Exception as error:
@@ -266,5 +264,5 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
 
 
 def test_what_cannot_be_called_is_refused_with_a_way_out():
-    with pytest.raises(ArgumentError, match=r"found float.*record_trace\(f, x\), not its result"):
+    with pytest.raises(ValueError, match=r"found float.*record_trace\(f, x\), not its result"):
         record_trace(3.5)

@@ -7,18 +7,18 @@ import pytest
 
 from d2lpar import (
     Benchmark,
+    D2lparError,
     InFlight,
     PeakMemory,
     Timer,
-    block,
+    blocks_host,
     compare,
-    makes_wait,
     measure,
     record_trace,
     wait_all,
     watch,
 )
-from d2lpar.errors import ArgumentError
+from d2lpar._waiting import wait_for
 
 
 def enter(context):
@@ -29,9 +29,8 @@ def enter(context):
 CALLS = {
     "measure": lambda x: measure(jnp.sin, x),
     "compare": lambda x: compare({"sin": lambda: jnp.sin(x)}),
-    "block": lambda x: block({"x": [x]}),
     "wait_all": lambda x: wait_all(),
-    "makes_wait": lambda x: makes_wait(float, lambda: [x]),
+    "blocks_host": lambda x: blocks_host(float, lambda: [x]),
     "record_trace": lambda x: record_trace(jnp.sin, x),
     "watch": lambda x: enter(watch),
     "Timer": lambda x: Timer(),
@@ -48,7 +47,7 @@ def test_where_no_array_has_a_value_nothing_is_timed_or_waited_for(name):
         CALLS[name](x)
         return x
 
-    with pytest.raises(ArgumentError, match=rf"{name}.* was called while JAX traces"):
+    with pytest.raises(D2lparError, match=rf"{name}.* was called while JAX traces"):
         traced(jnp.ones(3))
 
 
@@ -62,12 +61,12 @@ TRANSFORMED = {
 
 @pytest.mark.parametrize("name", TRANSFORMED)
 def test_every_transformation_counts(name):
-    def waits(x):
-        block(x)
+    def times(x):
+        Timer()
         return x
 
-    with pytest.raises(ArgumentError, match="while JAX traces"):
-        TRANSFORMED[name](waits)
+    with pytest.raises(D2lparError, match="while JAX traces"):
+        TRANSFORMED[name](times)
 
 
 def test_what_has_a_value_under_jit_may_be_waited_for():
@@ -75,7 +74,7 @@ def test_what_has_a_value_under_jit_may_be_waited_for():
 
     @jax.jit
     def traced(x):
-        return x + len(block(constant))
+        return x + len(wait_for(constant))
 
     assert traced(1) == 4
 
@@ -97,14 +96,13 @@ def test_another_thread_does_not_trace_because_this_one_does():
 def test_whoever_asks_first_while_jax_traces_is_told_all_the_same(run_python):
     program = """
 import jax
-from d2lpar import Timer
-from d2lpar.errors import ArgumentError
+from d2lpar import D2lparError, Timer
 
 @jax.jit
 def traced(x):
     try:
         Timer()
-    except ArgumentError:
+    except D2lparError:
         print("told")
     return x
 

@@ -1,7 +1,7 @@
 import pytest
 
 from d2lpar import format_bytes, format_seconds
-from d2lpar.units import format_value
+from d2lpar._format import format_value
 
 
 @pytest.mark.parametrize(

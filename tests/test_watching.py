@@ -13,10 +13,10 @@ import pytest
 
 from d2lpar import watch
 from d2lpar.__main__ import main
-from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE
+from d2lpar._errors import D2lparError
+from d2lpar._watch import KINDS, Finding, Place, Watched, _Compilations, _Sight
+from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
-from d2lpar.errors import ArgumentError, WatchError
-from d2lpar.watching import KINDS, Finding, Place, Watched, _Compilations, _Sight
 
 WAITS = {"value", "barrier"}
 
@@ -259,13 +259,13 @@ def test_an_error_ends_the_watch_and_keeps_what_was_seen():
 
 
 def test_who_watches_twice_is_told():
-    with watch(), pytest.raises(WatchError, match="already"), watch():
+    with watch(), pytest.raises(D2lparError, match="already"), watch():
         pass
 
 
 @pytest.mark.parametrize("every", [0, -1, True, "1", None, float("nan")])
 def test_time_between_two_looks_is_a_positive_number(every):
-    with pytest.raises(ArgumentError, match="positive number of seconds"), watch(every):
+    with pytest.raises(ValueError, match="positive number of seconds"), watch(every):
         pass
 
 

@@ -8,7 +8,7 @@ import cloudpickle
 import pytest
 
 from d2lpar import _worker
-from d2lpar.processes import Kept
+from d2lpar._workers import Kept
 
 
 class FakeConnection:

@@ -1,8 +1,8 @@
 import pytest
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar.timeline import PYTHON
-from d2lpar.trace import read_trace
+from d2lpar import read_trace
+from d2lpar._timeline import PYTHON
 
 
 @pytest.fixture

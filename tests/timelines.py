@@ -2,7 +2,7 @@
 
 import jax
 
-from d2lpar.timeline import Event, Timeline
+from d2lpar import Event, Timeline
 
 
 def event(row, start, end, program="f", operator="op", run=0):

@@ -43,7 +43,7 @@ def verdicts_chart(app, docname, _):
 def interval_from_bound(predicate):
     """Return how far the lower end, the median and the upper end are from the bound."""
     low, high = predicate.quantity.interval
-    found = [predicate.clearance(value) for value in (low, predicate.quantity.median, high)]
+    found = [predicate.margin(value) for value in (low, predicate.quantity.median, high)]
     return min(found), found[1], max(found)
 
 
@@ -115,7 +115,7 @@ def experiment_figure(app, docname, name):
     path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     plot.use_style()
-    figures.draw_findings(panels)
+    figures.plot_findings(panels)
     plt.savefig(path, format="svg", bbox_inches="tight")
     plt.close("all")
     uri = path.relative_to(app.srcdir).as_posix()

@@ -49,7 +49,7 @@ class Card(SphinxDirective):
     """`{card} page`: the title of a page with its thumbnail and some words, which lead there.
 
     The thumbnail is `_static/card-PAGE.svg`. It is put into the page, so that it can take the
-    page's colours.
+    page's colors.
     """
 
     required_arguments = 1

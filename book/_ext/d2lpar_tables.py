@@ -11,7 +11,7 @@ from docutils import nodes
 
 from d2lpar.book.claims import VERDICTS
 from d2lpar.book.originals import EXPERIMENTS, judge
-from d2lpar.units import format_value
+from d2lpar._format import format_value
 
 SUPPORTS = {"holds": "yes", "fails": "no", "inconclusive": "undecided"}
 """How the verdict on an experiment reads: whether its numbers support what is claimed."""
@@ -246,7 +246,7 @@ def sign(source, predicate):
 
 
 def verdict(key, word):
-    """Return the inline nodes of a verdict, in its colour."""
+    """Return the inline nodes of a verdict, in its color."""
     return [nodes.inline("", word, classes=["d2lpar-word", key])]
 
 

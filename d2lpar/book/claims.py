@@ -6,10 +6,10 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, with_code
-from d2lpar.errors import ArgumentError, ClaimError
-from d2lpar.quantity import Predicate, Quantity, counted, quantities_table
-from d2lpar.units import format_value
+from d2lpar._errors import D2lparError
+from d2lpar._format import format_value
+from d2lpar._quantity import Predicate, Quantity, exact, quantities_table
+from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, with_code
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
 """The type under which a notebook keeps a claim for the status page."""
@@ -19,6 +19,7 @@ STRICT = "D2LPAR_STRICT"
 
 VERDICTS = {
     "holds": "holds here",
+    "seen": "seen here",
     "fails": "does not hold here",
     "inconclusive": "inconclusive here",
     "untestable": "cannot be tested here",
@@ -27,6 +28,10 @@ VERDICTS = {
 
 UNKNOWN = "…"
 """What stands for a number that this machine cannot measure."""
+
+
+class ClaimError(D2lparError, AssertionError):
+    """A claim of the book does not hold on this machine (raised in strict mode only)."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +47,7 @@ class Claim:
         numbers: What stands in each place.
 
     Raises:
-        ArgumentError: If there is no sentence, something other than a comparison is given, or a
+        ValueError: If there is no sentence, something other than a comparison is given, or a
             place has no number or a number no place.
     """
 
@@ -55,28 +60,28 @@ class Claim:
 
     def __post_init__(self):
         if not isinstance(self.sentence, str) or not self.sentence.strip():
-            raise ArgumentError(f"claim() needs the sentence it checks, found {self.sentence!r}.")
+            raise ValueError(f"claim() needs the sentence it checks, found {self.sentence!r}.")
         for predicate in self.predicates:
             if not isinstance(predicate, Predicate):
-                raise ArgumentError(
+                raise ValueError(
                     "claim() needs comparisons of quantities, such as ratio > 5, found "
                     f"{predicate!r}: without an interval nobody can say how sure it is. Measure "
-                    "with compare(), use counted() for a count, and q.between(3, 3) for an "
+                    "with compare(), use exact() for a count, and q.between(3, 3) for an "
                     "equality."
                 )
         if not self.predicates and not self.needs:
-            raise ArgumentError(
+            raise ValueError(
                 f"The claim {self.sentence!r} has nothing to check: give a comparison."
             )
         places = _places_in(self.sentence)
         if places - self.numbers.keys() and not self.needs:
-            raise ArgumentError(
+            raise ValueError(
                 f"The claim {self.sentence!r} has places without a number, "
                 f"{_listed(places - self.numbers.keys())}: pass each by its name, "
                 "claim(..., gain=ratio)."
             )
         if left_over := self.numbers.keys() - places:
-            raise ArgumentError(
+            raise ValueError(
                 f"The claim {self.sentence!r} has no place for {_listed(left_over)}: write the "
                 "name in braces where the number belongs."
             )
@@ -90,11 +95,11 @@ class Claim:
 
     @property
     def verdict(self) -> str:
-        """`"holds"`, `"fails"`, `"inconclusive"`, or `"untestable"`."""
+        """`"holds"`, `"seen"`, `"fails"`, `"inconclusive"`, or `"untestable"`."""
         if self.needs:
             return "untestable"
         verdicts = {predicate.verdict for predicate in self.predicates}
-        return next(v for v in ("fails", "inconclusive", "holds") if v in verdicts)
+        return next(v for v in ("fails", "inconclusive", "seen", "holds") if v in verdicts)
 
     @property
     def detail(self) -> str:
@@ -114,8 +119,8 @@ class Claim:
         if any(map(math.isinf, ends)):
             return "too few samples for an interval"
         unsure = next(p for p in self.predicates if p.verdict == "inconclusive")
-        counted = unsure.quantity.exact  # Then it is the bound that nobody is sure of.
-        ends = (unsure.low, unsure.high) if counted else unsure.quantity.interval
+        exact = unsure.quantity.exact  # Then it is the bound that nobody is sure of.
+        ends = (unsure.low, unsure.high) if exact else unsure.quantity.interval
         low, high = (format_value(end, unsure.quantity.unit) for end in ends)
         return f"the interval, {low} to {high}, reaches over the bound"
 
@@ -136,14 +141,14 @@ class Claim:
         """Return the claim that `as_dict` has described.
 
         Raises:
-            ArgumentError: If the verdict is not the one that follows from the samples.
+            ValueError: If the verdict is not the one that follows from the samples.
         """
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
         key, numbers = data.get("key", ""), data.get("numbers", {})  # Older files have none.
         numbers = {name: Quantity(**number) for name, number in numbers.items()}
         made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
         if made.verdict != data["verdict"]:
-            raise ArgumentError(
+            raise ValueError(
                 f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
                 f"samples follows {made.verdict!r}: they were not written together."
             )
@@ -158,19 +163,19 @@ class Claim:
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
     def _html(self) -> str:
-        words, colour = VERDICTS[self.verdict], VERDICT_COLOURS[self.verdict]
+        words, color = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict]
         behind = f" {with_code(self.detail)}." if self.detail else ""
         # Inline, because Colab keeps an output's own styles and nothing else.
         sentence = (
             f"{with_code(self.text)} "
-            f'<span class="d2lpar-verdict" style="background:{colour};border-radius:0.25em;'
+            f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
             "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
             f'vertical-align:0.1em">{words}</span>{behind}'
         )
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.
             return f"<p {of}>{sentence}</p>"
-        bounds = [predicate.bound for predicate in self.predicates]
+        bounds = [predicate.describe() for predicate in self.predicates]
         measured = quantities_table([p.quantity for p in self.predicates], bounds)
         summary = f'<summary style="cursor:pointer;display:block">{sentence}</summary>'
         return f"<details {of}>{summary}{measured}</details>"
@@ -190,7 +195,7 @@ def _places_in(sentence: str) -> set[str]:
     try:
         parts = list(string.Formatter().parse(sentence))
     except ValueError as error:
-        raise ArgumentError(
+        raise ValueError(
             f"The claim {sentence!r} has a brace too many or too few: {error}. Double those that "
             "stand for themselves."
         ) from error
@@ -235,20 +240,20 @@ def claim(
         **numbers: What stands in each place: quantities, of which the median is said, or numbers.
 
     Raises:
-        ArgumentError: If there is no sentence, something other than a comparison is given, or a
+        ValueError: If there is no sentence, something other than a comparison is given, or a
             place has no number or a number no place.
         ClaimError: In strict mode, if the claim does not hold.
 
     Example:
-        >>> from d2lpar.quantity import counted
-        >>> calls = counted("calls", 3)
+        >>> from d2lpar._quantity import exact
+        >>> calls = exact("calls", 3)
         >>> claim("It takes {calls} calls.", calls < 4, calls=calls)
         Claim: It takes 3 calls.
           holds here
             calls: 3; claimed: < 4
     """
     known = {
-        name: number if isinstance(number, Quantity) else counted(name, number)
+        name: number if isinstance(number, Quantity) else exact(name, number)
         for name, number in numbers.items()
     }
     made = Claim(sentence, predicates, otherwise, needs, key, known)

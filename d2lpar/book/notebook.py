@@ -4,13 +4,14 @@ import html
 import re
 from collections.abc import Iterable
 
-VERDICT_COLOURS = {
+VERDICT_COLORS = {
     "holds": "#13795b",
+    "seen": "#3f6f9f",
     "fails": "#b8324a",
     "inconclusive": "#8a6200",
     "untestable": "#62676f",
 }
-"""The colour of each verdict; white on it is legible."""
+"""The color of each verdict; white on it is legible."""
 
 
 def verdict_box(
@@ -18,18 +19,18 @@ def verdict_box(
     verdict: str,
     title: str,
     words: str,
-    colour: str,
+    color: str,
     detail: str,
     lines: Iterable[str],
 ) -> str:
-    """Return the HTML of a box with a coloured bar on its left.
+    """Return the HTML of a box with a colored bar on its left.
 
     Args:
         kind: What is judged; its class is `d2lpar-` and this.
         verdict: The key of the verdict, kept in `data-verdict`.
         title: The first line. Here and below, what stands in `backticks` becomes code.
         words: The verdict as it reads.
-        colour: Of the bar, and behind the verdict; white on it is legible.
+        color: Of the bar, and behind the verdict; white on it is legible.
         detail: What stands behind the verdict, or nothing.
         lines: What stands below, in small print.
     """
@@ -38,9 +39,9 @@ def verdict_box(
     # Inline, because Colab keeps an output's own styles and nothing else.
     return (
         f'<div class="d2lpar-{kind}" data-verdict="{verdict}" style="border-left: 0.3em '
-        f'solid {colour}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
+        f'solid {color}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
         f"<div>{with_code(title)}</div>"
-        f'<strong style="background: {colour}; border-radius: 0.25em; color: white; '
+        f'<strong style="background: {color}; border-radius: 0.25em; color: white; '
         f'padding: 0 0.4em">{words}</strong>{behind}'
         f'<ul style="margin: 0.2em 0; font-size: 0.85em">{rows}</ul></div>'
     )

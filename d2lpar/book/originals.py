@@ -1,10 +1,16 @@
 """What the editions of the original printed, and what they claim of it."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from d2lpar.overlap import SLACK, overlap_score
-from d2lpar.quantity import Predicate, Quantity, counted
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+
+from d2lpar._overlap import SLACK, overlap_score
+from d2lpar._plot import COLORS, error_bars, format_log_axis, interval_ends
+from d2lpar._quantity import Predicate, Quantity, once
 
 Rows = Mapping[str, Quantity]
 
@@ -32,10 +38,10 @@ class Experiment:
 
     @property
     def editions(self) -> dict[str, dict[str, Quantity]]:
-        """What the editions printed, as quantities that were counted rather than sampled."""
+        """What the editions printed, as quantities that were seen once."""
         return {
             edition: {
-                row: counted(row, value, "B" if row.startswith("memory") else "s")
+                row: once(row, value, "B" if row.startswith("memory") else "s")
                 for row, value in rows.items()
             }
             for edition, rows in self.printed.items()
@@ -53,10 +59,10 @@ EXPERIMENTS = {
         "Ten products of random 1000 x 1000 matrices, in NumPy and in the framework (A1, A2)",
         {
             "without a barrier, ten times as fast or more": lambda rows: (
-                (rows["NumPy"] / rows["handed out"]).renamed("NumPy over handed out") > 10
+                (rows["NumPy"] / rows["handed out"]).rename("NumPy over handed out") > 10
             ),
             "with a barrier, less than ten times as fast": lambda rows: (
-                (rows["NumPy"] / rows["ready"]).renamed("NumPy over ready") < 10
+                (rows["NumPy"] / rows["ready"]).rename("NumPy over ready") < 10
             ),
         },
         {"English edition 0.15.1, MXNet": {"NumPy": 0.8840, "handed out": 0.0044, "ready": 0.7144}},
@@ -66,14 +72,14 @@ EXPERIMENTS = {
         {
             "everything takes about as long as one": lambda rows: (
                 (rows["everything"] / rows["one array"])
-                .renamed("everything over one")
+                .rename("everything over one")
                 .between(0.5, 2)
             ),
             "a conversion to NumPy waits": lambda rows: (
-                (rows["to NumPy"] / rows["one array"]).renamed("NumPy over a barrier") > 0.5
+                (rows["to NumPy"] / rows["one array"]).rename("NumPy over a barrier") > 0.5
             ),
             "a conversion to a number waits": lambda rows: (
-                (rows["to a number"] / rows["one array"]).renamed("number over a barrier") > 0.5
+                (rows["to a number"] / rows["one array"]).rename("number over a barrier") > 0.5
             ),
         },
         {
@@ -89,7 +95,7 @@ EXPERIMENTS = {
         "A thousand increments of two elements, with a barrier in each turn or at the end (A6)",
         {
             "without barriers a tenth faster or more": lambda rows: (
-                (rows["barrier in each turn"] / rows["barrier at the end"]).renamed("gain") > 1.1
+                (rows["barrier in each turn"] / rows["barrier at the end"]).rename("gain") > 1.1
             ),
         },
         {
@@ -103,13 +109,13 @@ EXPERIMENTS = {
         "An epoch of 150 minibatches, with a barrier after each or none (A10, A11)",
         {
             "handed out ten times faster": lambda rows: (
-                (rows["handed out, barrier"] / rows["handed out, none"]).renamed(
+                (rows["handed out, barrier"] / rows["handed out, none"]).rename(
                     "handed out, barrier over none"
                 )
                 > 10
             ),
             "the epoch takes as long": lambda rows: (
-                (rows["epoch, barrier"] / rows["epoch, none"]).renamed("epoch, barrier over none")
+                (rows["epoch, barrier"] / rows["epoch, none"]).rename("epoch, barrier over none")
             ).between(0.8, 1.25),
             "more memory without barriers": lambda rows: (
                 rows["memory, none"] > rows["memory, barrier"]
@@ -181,3 +187,61 @@ def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
     """
     findings = EXPERIMENTS[experiment].findings
     return {claimed: compare(rows) for claimed, compare in findings.items()}
+
+
+def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
+    """Draw what several sources found beside the bound of what is claimed.
+
+    Args:
+        panels: For each claim a comparison by its source, which may be an edition or a machine.
+            The claim holds where the panel is shaded.
+
+    Returns:
+        The axes of the panels, one below the other. What was seen once is hollow, what was sampled
+        is filled and has a bar for its 95 % interval.
+    """
+    heights = [1.05 + 0.28 * len(found) for found in panels.values()]
+    figure = plt.figure(figsize=(5.2, sum(heights)), layout="constrained")
+    # The label of an axis is not to be read with the title below it.
+    figure.get_layout_engine().set(h_pad=0.12)
+    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
+    for axes, (claimed, found) in zip(all_axes, panels.items(), strict=True):
+        places = np.arange(len(found))[::-1]
+        for place, predicate in zip(places, found.values(), strict=True):
+            seen_once = predicate.quantity.once
+            axes.errorbar(
+                [predicate.quantity.median],
+                [place],
+                xerr=error_bars([predicate.quantity]),
+                fmt="o" if seen_once else "s",
+                color=COLORS["other" if seen_once else "device"],
+                mfc="white" if seen_once else None,
+                capsize=3,
+            )
+        _shade_where_it_holds(axes, list(found.values()))
+        axes.set_yticks(places, list(found), fontsize=11)
+        axes.set_ylim(-0.7, len(found) - 0.3)
+        axes.grid(axis="y", visible=False)
+        axes.set_title(claimed, fontsize=11, loc="left")
+        axes.set_xlabel(next(iter(found.values())).quantity.name)
+    return list(all_axes)
+
+
+def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
+    """Show all points and the bounds of the first comparison, and shade where it holds."""
+    claimed = predicates[0]
+    bounds = [bound for bound in (claimed.low, claimed.high) if math.isfinite(bound)]
+    shown = [end for predicate in predicates for end in interval_ends(predicate.quantity)] + bounds
+    lowest, highest = min(shown), max(shown)
+    if lowest > 0 and highest / lowest > 5:
+        axes.set_xscale("log")
+        axes.set_xlim(lowest / 1.3, highest * 1.3)
+        format_log_axis(axes.xaxis, "")
+    else:
+        pad = 0.08 * (highest - lowest)
+        axes.set_xlim(lowest - pad, highest + pad)
+    left, right = axes.get_xlim()
+    inside = {">": (claimed.high, right), "<": (left, claimed.low)}
+    low, high = inside.get(claimed.relation, (claimed.low, claimed.high))
+    if math.isfinite(low) and math.isfinite(high):  # A bound may be a quantity of few samples.
+        axes.axvspan(low, high, color=COLORS["window"], alpha=0.25, lw=0)

@@ -10,13 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from d2lpar._devices import Machine, this_machine, versions
+from d2lpar._quantity import Quantity
 from d2lpar.book import claims
 from d2lpar.book.claims import Claim
 from d2lpar.book.notebook import show_in_notebook
 from d2lpar.book.originals import EXPERIMENTS, Rows
-from d2lpar.errors import ArgumentError, ResultsError
-from d2lpar.machine import Machine, this_machine, versions
-from d2lpar.quantity import Quantity
 
 MIME_TYPE = "application/vnd.d2lpar.experiment+json"
 """The type under which a notebook keeps an experiment for a results file."""
@@ -35,7 +34,7 @@ class Kept:
         rows: The quantities, by what they are.
 
     Raises:
-        ArgumentError: If there is no such experiment, or if rows are missing, too many, or no
+        ValueError: If there is no such experiment, or if rows are missing, too many, or no
             quantities.
     """
 
@@ -46,16 +45,16 @@ class Kept:
     def __post_init__(self):
         if self.experiment not in EXPERIMENTS:
             known = ", ".join(EXPERIMENTS)
-            raise ArgumentError(f"There is no experiment {self.experiment!r}; there are {known}.")
+            raise ValueError(f"There is no experiment {self.experiment!r}; there are {known}.")
         expected = EXPERIMENTS[self.experiment].rows
         if set(self.rows) != set(expected):
-            raise ArgumentError(
+            raise ValueError(
                 f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
                 f"found {', '.join(self.rows) or 'none'}."
             )
         for row, quantity in self.rows.items():
             if not isinstance(quantity, Quantity):
-                raise ArgumentError(
+                raise ValueError(
                     f"{row!r} of experiment {self.experiment} must be a quantity, found "
                     f"{quantity!r}: keep what was measured, or `counted`."
                 )
@@ -87,13 +86,13 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         variant: What sets this run apart from others of the same experiment.
 
     Raises:
-        ArgumentError: As `Kept` does.
+        ValueError: As `Kept` does.
 
     Example:
-        >>> from d2lpar import counted
-        >>> keep("A6", {"barrier in each turn": counted("loop", 2.0, "s")})
+        >>> from d2lpar import exact
+        >>> keep("A6", {"barrier in each turn": exact("loop", 2.0, "s")})
         Traceback (most recent call last):
-        d2lpar.errors.ArgumentError: Experiment A6 has the rows barrier in each turn, barrier at \
+        ValueError: Experiment A6 has the rows barrier in each turn, barrier at \
 the end; found barrier in each turn.
     """
     show_in_notebook(Kept(experiment, variant, rows))
@@ -144,7 +143,7 @@ class Results:
         """Return the results that `as_dict` has described.
 
         Raises:
-            ArgumentError: If a quantity or a claim is none.
+            ValueError: If a quantity or a claim is none.
             KeyError, TypeError, AttributeError: If something is missing or of another type.
         """
         return cls(
@@ -200,7 +199,7 @@ def save(results: Results, path: Path | str) -> None:
         path: Where to. A file of that name is replaced in the moment when the new one is whole.
 
     Raises:
-        ResultsError: If the results hold a number that JSON has no word for.
+        ValueError: If the results hold a number that JSON has no word for.
         OSError: If the file cannot be written.
 
     Example:
@@ -214,7 +213,7 @@ def save(results: Results, path: Path | str) -> None:
     try:
         text = json.dumps(results.as_dict(), allow_nan=False, indent=1, ensure_ascii=False)
     except ValueError as error:
-        raise ResultsError(f"{path} is not written: the results hold NaN or infinity.") from error
+        raise ValueError(f"{path} is not written: the results hold NaN or infinity.") from error
     write_whole(path, text + "\n")
 
 
@@ -252,7 +251,7 @@ def load(path: Path | str) -> Results:
         What it holds. Each verdict has been compared with the samples it follows from.
 
     Raises:
-        ResultsError: If the file is no whole file of results, of another schema, or if it holds
+        ValueError: If the file is no whole file of results, of another schema, or if it holds
             a NaN, an unknown unit, or a verdict that does not follow from its samples.
         OSError: If there is no such file, or it cannot be read.
     """
@@ -261,21 +260,21 @@ def load(path: Path | str) -> Results:
             Path(path).read_text(encoding="utf-8"), parse_constant=_refuse, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:  # JSON's and UTF-8's errors are ValueErrors.
-        raise ResultsError(
+        raise ValueError(
             f"{path} is no whole file of results: {error}. Record it anew with `make record`."
         ) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
-        raise ResultsError(
+        raise ValueError(
             f"{path} has the schema {schema!r}, and this version of d2lpar reads {SCHEMA}. "
             "Record it anew with `make record`, or read it with the version that wrote it."
         )
     try:
         return Results.from_dict(data)
-    except ArgumentError as error:
-        raise ResultsError(f"{path} cannot be believed: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{path} cannot be believed: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ResultsError(
+        raise ValueError(
             f"{path} is no file of results: something is missing or of another type "
             f"({type(error).__name__}: {error}). Record it anew with `make record`."
         ) from error

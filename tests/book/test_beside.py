@@ -1,9 +1,8 @@
 import pytest
 from timelines import event, timeline
 
-from d2lpar.book.beside import lead, numbered
-from d2lpar.errors import ArgumentError
-from d2lpar.timeline import COPY
+from d2lpar._timeline import COPY
+from d2lpar.book.automatic_parallelism import lead, numbered
 
 CHAINS = [event("CPU 0", start, start + 10, "chain", "", run) for run, start in ((1, 0), (2, 20))]
 
@@ -30,7 +29,7 @@ def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other(
 
 def test_a_program_that_only_python_knows_of_has_no_lead():
     asked = timeline(event("Python", 0, 1, "update", "dispatch"), *CHAINS)
-    with pytest.raises(ArgumentError, match="no run of 'update' on a device"):
+    with pytest.raises(ValueError, match="no run of 'update' on a device"):
         lead(asked, "update", "chain")
 
 

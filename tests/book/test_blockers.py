@@ -1,7 +1,7 @@
 import pytest
 from fakes import FakeClock
 
-from d2lpar.book.blockers import NEED_A_VALUE, NEED_NONE, Held, HeldTable, time_held
+from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE, Held, HeldTable, time_held
 
 SOME = {"float(s)": NEED_A_VALUE["float(s)"], "y + 1": NEED_NONE["y + 1"]}
 

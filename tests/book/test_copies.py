@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from timelines import event, timeline
 
-from d2lpar import counted, cpu
+from d2lpar import cpu, exact
 from d2lpar.book import copies
-from d2lpar.book.copies import (
+from d2lpar.book.automatic_parallelism import (
     COPIES,
     WAYS,
     CopyTimes,
@@ -63,7 +63,7 @@ def test_what_is_to_be_decided_is_asked_of_the_times_so_far():
 
 
 def test_the_rows_are_those_that_editions_print():
-    times = CopyTimes(*(counted(name, n, "s") for n, name in enumerate("abc", start=1)))
+    times = CopyTimes(*(exact(name, n, "s") for n, name in enumerate("abc", start=1)))
     assert [row.name for row in times.rows] == ["a", "b", "c"]
     assert times.score.median == 0
 

@@ -5,8 +5,10 @@ import altair as alt
 import pytest
 import vl_convert
 
-from d2lpar.book import explore
-from d2lpar.plot import COLOURS
+from d2lpar import COLORS
+from d2lpar.book import asynchronous_computation
+from d2lpar.book.asynchronous_computation import explore_pipeline
+from d2lpar.book.beyond_one_machine import explore_machines
 
 WIDTH = 250
 
@@ -34,9 +36,9 @@ def marks_of(item):
             yield from marks_of(inner)
 
 
-def bars_of(marks, colour):
-    """Return the left and right end of each bar of a colour, as shares of the width."""
-    rects = [item for kind, item in marks if kind == "rect" and item["fill"] == colour]
+def bars_of(marks, color):
+    """Return the left and right end of each bar of a color, as shares of the width."""
+    rects = [item for kind, item in marks if kind == "rect" and item["fill"] == color]
     return sorted((item["x"] / WIDTH, (item["x"] + item["width"]) / WIDTH) for item in rects)
 
 
@@ -57,7 +59,7 @@ def as_python(expression):
 
 
 def test_the_closed_form_is_what_a_simulation_gives():
-    computed_at = as_python(explore._computed("k"))
+    computed_at = as_python(asynchronous_computation._computed("k"))
     times = (0.5, 2, 5, 10)
     for t1, t2, t3, limit in itertools.product(times, times, (0, 3, 9.5), (1, 2, 3, 7, 16)):
         _, computed = simulated(t1, t2, t3, 16, limit)
@@ -70,15 +72,15 @@ def test_the_closed_form_is_what_a_simulation_gives():
     [(2, 0.5, 3, 8), (2, 5, 3.5, 2), (2, 2, 0, 3), (1, 1, 1, 1), (0.5, 6, 4, 2)],
 )
 def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, t3, limit):
-    marks = drawn(explore.pipeline(), t1=t1, t2=t2, t3=t3, L=limit)
+    marks = drawn(explore_pipeline(), t1=t1, t2=t2, t3=t3, L=limit)
     dispatched, computed = simulated(t1, t2, t3, 8, limit)
     longest = 8 * (t1 + t2 + t3)
 
     def shares(ends, takes):
         return [pytest.approx(((end - takes) / 128, end / 128)) for end in ends]
 
-    assert bars_of(marks, COLOURS["host"]) == shares(dispatched, t1)
-    assert bars_of(marks, COLOURS["device"]) == shares(computed, t2)
+    assert bars_of(marks, COLORS["host"]) == shares(dispatched, t1)
+    assert bars_of(marks, COLORS["device"]) == shares(computed, t2)
     total = computed[-1] + t3
     said = [item["text"] for kind, item in marks if kind == "text"]
     no_limit = t1 + t2 + t3 + 7 * max(t1, t2)
@@ -87,7 +89,7 @@ def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, 
 
 @pytest.mark.parametrize("limit", [1, 5])
 def test_the_pipeline_counts_what_is_in_flight_and_keeps_to_the_limit(limit):
-    marks = drawn(explore.pipeline(), t1=1, t2=4, t3=2, L=limit)
+    marks = drawn(explore_pipeline(), t1=1, t2=4, t3=2, L=limit)
     dispatched, computed = simulated(1, 4, 2, 8, limit)
     heights = [item["height"] for kind, item in marks if kind == "area"]
     most = max(
@@ -101,18 +103,18 @@ def test_the_pipeline_counts_what_is_in_flight_and_keeps_to_the_limit(limit):
 
 
 def test_a_notebook_gets_the_chart_and_the_book_its_specification():
-    explorable = explore.pipeline()
+    explorable = explore_pipeline()
     shown = explorable._repr_mimebundle_()
     assert "vegaEmbed" in shown["text/html"]
-    assert shown[explore.MIME_TYPE] == explorable.chart.to_dict()
-    assert len(shown[explore.MIME_TYPE]["description"].split()) > 10
+    assert shown[MIME_TYPE] == explorable.chart.to_dict()
+    assert len(shown[MIME_TYPE]["description"].split()) > 10
 
 
 def test_what_is_shown_follows_the_renderer_that_the_user_has_chosen():
     with alt.renderers.enable("mimetype"):
-        shown = explore.pipeline()._repr_mimebundle_()
+        shown = explore_pipeline()._repr_mimebundle_()
     assert "text/html" not in shown
-    assert explore.MIME_TYPE in shown
+    assert MIME_TYPE in shown
 
 
 # --- A thousand machines ----------------------------------------------------------------------
@@ -122,7 +124,7 @@ def test_what_is_shown_follows_the_renderer_that_the_user_has_chosen():
     ("compute", "latency", "bandwidth", "size"), [(500, 50, 10, 400), (50, 0, 1, 10)]
 )
 def test_the_lines_of_the_fleet_are_the_formula_of_a_ring(compute, latency, bandwidth, size):
-    spec = explore.fleet().chart.to_dict()
+    spec = explore_machines().chart.to_dict()
     (lines,) = spec["vconcat"]
     ways = {each["as"]: each["calculate"] for each in lines["transform"] if "calculate" in each}
     machine = type("Datum", (), {"p": 16})()

@@ -1,7 +1,7 @@
 import pytest
 
-from d2lpar.book.fleet import MessageCost, break_even
-from d2lpar.quantity import Quantity
+from d2lpar import Quantity
+from d2lpar.book.beyond_one_machine import MessageCost, break_even
 
 
 def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():

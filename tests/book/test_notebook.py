@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from d2lpar.book.claims import Claim
-from d2lpar.book.notebook import VERDICT_COLOURS, show_in_notebook, unbroken, verdict_box
+from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, unbroken, verdict_box
 
 ELSEWHERE = Claim("On a GPU.", needs="a GPU")
 
@@ -35,17 +35,17 @@ def test_without_ipython_nothing_is_shown(monkeypatch):
     assert show_in_notebook(ELSEWHERE) is False
 
 
-def contrast_with_white(colour):
+def contrast_with_white(color):
     """Return the contrast of WCAG 2.2, which asks for 4.5."""
-    shares = (int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5))
+    shares = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
     linear = [s / 12.92 if s <= 0.04045 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
     luminance = sum(w * s for w, s in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
     return 1.05 / (luminance + 0.05)
 
 
-@pytest.mark.parametrize("verdict", VERDICT_COLOURS)
+@pytest.mark.parametrize("verdict", VERDICT_COLORS)
 def test_white_on_the_colour_of_a_verdict_is_legible(verdict):
-    assert contrast_with_white(VERDICT_COLOURS[verdict]) >= 4.5
+    assert contrast_with_white(VERDICT_COLORS[verdict]) >= 4.5
 
 
 def test_a_box_has_its_title_its_verdict_and_a_line_for_each_remark():

@@ -5,10 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import cpu
+from d2lpar import Quantity, cpu
 from d2lpar.book import pairs
-from d2lpar.book.pairs import Repeated, cores_busy, fair_calls, fair_matrix
-from d2lpar.quantity import Quantity
+from d2lpar.book.automatic_parallelism import Repeated, cores_busy, fair_calls, fair_matrix
 
 
 @jax.jit

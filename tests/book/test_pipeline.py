@@ -3,7 +3,7 @@ from fakes import FakeArray, FakeDevice
 from timelines import event, timeline
 
 from d2lpar import compare
-from d2lpar.book.pipeline import Pipeline, most_unfinished, time_to_notice
+from d2lpar.book.asynchronous_computation import Pipeline, most_unfinished, time_to_notice
 
 
 @pytest.mark.parametrize(("t1", "t2"), [(3, 5), (5, 3), (4, 4)])

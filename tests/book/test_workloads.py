@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import Quantity, block, cpu, host_memory
+from d2lpar import Measurement, Quantity, cpu, host_memory
 from d2lpar.book import workloads
 from d2lpar.book.workloads import (
     Work,
@@ -18,7 +18,6 @@ from d2lpar.book.workloads import (
     train_step,
     training_size,
 )
-from d2lpar.measurement import Measurement
 
 KEY = jax.random.key(0)
 SIZES = (5, 8, 7, 1)
@@ -150,7 +149,7 @@ def test_the_workloads_are_dispatched_asynchronously(workload, args):
     # XLA's CPU client runs a program inline if it counts fewer than 1000 operations in it.
     cost = workload.lower(*args).compile().cost_analysis()
     assert cost["flops"] >= 1000
-    block(workload(*args))
+    jax.block_until_ready(workload(*args))
 
 
 def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():

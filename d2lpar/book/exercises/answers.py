@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar.errors import CompilationError, DeviceError, TraceError
+from d2lpar._errors import CompilationError, D2lparError
 
 LIMIT = 30.0
 """Seconds after which a reader's function is given up."""
@@ -69,7 +69,7 @@ def call_answer(
     Raises:
         Rejection: If it cannot be called like that, raises something, does not end within the
             limit, or returns None.
-        TraceError: If it records while another recording is under way.
+        D2lparError: If it records while another recording is under way.
 
     Example:
         >>> call_answer(lambda a, b: a + b, [(1, 2), (3, 4)], "add(a, b)")
@@ -104,7 +104,7 @@ function takes (a).
             "Python before you measure anything.",
             "Is there a loop that never ends, or a wait for something that nobody dispatched?",
         )
-    if raised and isinstance(raised[0], TraceError):
+    if raised and isinstance(raised[0], D2lparError):
         raise raised[0]  # Not the reader's fault: another recording is under way.
     if raised:
         raise _rejection_of(raised[0]) from None
@@ -315,7 +315,7 @@ def _rejection_of(error: BaseException) -> Rejection:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_readers(frame)]
     where = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
     look = "Call it yourself with small arguments to see where that comes from."
-    if isinstance(error, DeviceError):
+    if isinstance(error, D2lparError):
         look = "The check needs no other device than those of the arrays that it hands in."
     elif isinstance(error, jax.errors.JAXTypeError):
         look = "Something under jit or vmap needs a value, and while JAX traces there is none."

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import jax
 
+from d2lpar._devices import device_name
 from d2lpar.book.exercises.answers import Rejection
-from d2lpar.devices import device_name
 
 
 class Call(NamedTuple):

@@ -4,19 +4,19 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from d2lpar._errors import D2lparError
 from d2lpar.book.exercises.answers import (
     Rejection,
 )
-from d2lpar.book.notebook import VERDICT_COLOURS, verdict_box
-from d2lpar.errors import DeviceError, TraceError
+from d2lpar.book.notebook import VERDICT_COLORS, verdict_box
 
 MIME_TYPE = "application/vnd.d2lpar.exercise+json"
 """The type under which a notebook keeps a report for the tests."""
 
 _VERDICTS = {
-    "accepted": ("accepted", VERDICT_COLOURS["holds"]),
-    "not yet": ("not yet", VERDICT_COLOURS["inconclusive"]),
-    "untestable": ("cannot be checked here", VERDICT_COLOURS["untestable"]),
+    "accepted": ("accepted", VERDICT_COLORS["holds"]),
+    "not yet": ("not yet", VERDICT_COLORS["inconclusive"]),
+    "untestable": ("cannot be checked here", VERDICT_COLORS["untestable"]),
 }
 
 
@@ -41,9 +41,9 @@ class Report:
         return "\n  ".join(filter(None, (head, self.saw, self.look)))
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        words, colour = _VERDICTS[self.verdict]
+        words, color = _VERDICTS[self.verdict]
         title, lines = f"Exercise {self.exercise}", [self.look] if self.look else []
-        box = verdict_box("exercise", self.verdict, title, words, colour, self.saw, lines)
+        box = verdict_box("exercise", self.verdict, title, words, color, self.saw, lines)
         return {
             "text/plain": repr(self),
             "text/html": box,
@@ -65,7 +65,7 @@ def exercise(name: str):
                 return Report(name, "accepted", check(*args, **kwargs))
             except Rejection as rejection:
                 return Report(name, "not yet", rejection.saw, rejection.look)
-            except (Untestable, DeviceError, TraceError) as missing:
+            except (Untestable, D2lparError) as missing:
                 return Report(name, "untestable", str(missing))
 
         return checked

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from d2lpar._errors import WorkerError
+from d2lpar._workers import Workers
 from d2lpar.book.exercises.answers import Rejection, require_callable, require_number, shown
 from d2lpar.book.exercises.report import Report, exercise
-from d2lpar.errors import WorkerError
-from d2lpar.processes import Workers
 
 _NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Of process 0, and of process 1.
 _LIMIT = 20.0

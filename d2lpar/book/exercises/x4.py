@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import jax
 
-from d2lpar.barriers import wait_all
+from d2lpar._devices import cpu
+from d2lpar._format import format_seconds
+from d2lpar._measurement import measure
+from d2lpar._waiting import wait_all
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_array, require_arrays
 from d2lpar.book.exercises.report import Report, exercise
 from d2lpar.book.exercises.work import inputs, require_asynchrony, work
-from d2lpar.devices import cpu
-from d2lpar.measurement import measure
-from d2lpar.units import format_seconds
 
 
 @exercise("X4")
@@ -29,8 +29,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         A report.
 
     Example:
-        >>> from d2lpar import block
-        >>> check_x4(lambda start: block(start()[1]), lambda start: block(start())).verdict
+        >>> check_x4(lambda start: jax.block_until_ready(start()[1]), lambda start: jax.block_until_ready(start())).verdict
         'not yet'
     """
     require_asynchrony()

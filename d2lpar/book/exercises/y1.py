@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
+from d2lpar._devices import cpu, device_name
+from d2lpar._trace import record_trace
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_arrays
 from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, Untestable, exercise
 from d2lpar.book.exercises.work import inputs, require_asynchrony, right_results, work
-from d2lpar.devices import cpu, device_name
-from d2lpar.trace import record_trace
 
 
 @exercise("Y1")

@@ -6,11 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar.barriers import block
+from d2lpar._devices import cpu
+from d2lpar._measurement import compare
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_array
 from d2lpar.book.exercises.report import Report, exercise
-from d2lpar.devices import cpu
-from d2lpar.measurement import compare
 
 
 @exercise("Y2")
@@ -32,7 +31,7 @@ def check_y2(many: Callable) -> Report:
         'not yet'
     """
     draws = np.random.default_rng(0).standard_normal((100, 16, 16), dtype=np.float32)
-    xs = block(jax.device_put(draws, cpu()))
+    xs = jax.block_until_ready(jax.device_put(draws, cpu()))
 
     def loop():
         return jnp.stack([_operator(x) for x in xs])

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import jax
 
+from d2lpar._devices import two_devices
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_arrays
 from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, exercise
 from d2lpar.book.exercises.work import inputs, require_asynchrony, right_results, work
-from d2lpar.devices import two_devices
 
 
 @exercise("Y3")
@@ -25,9 +25,8 @@ def check_y3(exchange: Callable) -> Report:
         A report.
 
     Example:
-        >>> from d2lpar import block
         >>> def exchange(make, send, n):
-        ...     made = block([[make(device, i) for i in range(n)] for device in (0, 1)])
+        ...     made = jax.block_until_ready([[make(device, i) for i in range(n)] for device in (0, 1)])
         ...     return [[send(array) for array in arrays] for arrays in made]
         >>> check_y3(exchange).verdict in ("not yet", "untestable")
         True

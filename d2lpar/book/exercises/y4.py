@@ -3,13 +3,14 @@
 import time
 from collections.abc import Callable
 
-from d2lpar.barriers import block
+import jax
+
+from d2lpar._devices import cpu
+from d2lpar._timeline import PYTHON, Event, Timeline
+from d2lpar._trace import record_trace
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_number, shown
 from d2lpar.book.exercises.report import Report, exercise
 from d2lpar.book.exercises.work import inputs, work
-from d2lpar.devices import cpu
-from d2lpar.timeline import PYTHON, Event, Timeline
-from d2lpar.trace import record_trace
 
 
 @exercise("Y4")
@@ -98,10 +99,10 @@ def _timelines() -> list[Timeline]:
         return Timeline(tuple(sorted(events, key=lambda event: event.start)))
 
     x = inputs(1, cpu())[0]
-    block(work(x))
+    jax.block_until_ready(work(x))
 
     def with_a_pause():
-        block(work(x))
+        jax.block_until_ready(work(x))
         time.sleep(0.02)  # The device has nothing to do meanwhile.
         return work(x)
 

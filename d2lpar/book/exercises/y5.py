@@ -5,12 +5,11 @@ from collections.abc import Callable
 
 import jax
 
-from d2lpar.barriers import block
+from d2lpar._devices import device_name, two_devices
 from d2lpar.book.exercises.answers import Rejection, call_answer, require_arrays
 from d2lpar.book.exercises.calls import CallLog
 from d2lpar.book.exercises.report import Report, exercise
 from d2lpar.book.exercises.work import inputs, require_asynchrony, right_results, work
-from d2lpar.devices import device_name, two_devices
 
 _BATCHES = 8
 
@@ -101,4 +100,4 @@ def _second_stage(x: jax.Array) -> jax.Array:
 @functools.cache
 def _right(devices: tuple[jax.Device, jax.Device]) -> list[jax.Array]:
     middle = right_results(_BATCHES, devices[0])
-    return block([_second_stage(jax.device_put(x, devices[1])) for x in middle])
+    return jax.block_until_ready([_second_stage(jax.device_put(x, devices[1])) for x in middle])

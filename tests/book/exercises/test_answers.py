@@ -188,7 +188,7 @@ def test_after_an_exception_it_is_not_called_again():
 @pytest.mark.parametrize("ask", [gpu, cpu])
 def test_a_device_that_is_not_there_is_not_needed(ask):
     rejection = rejection_of(lambda: ask(99))
-    assert f"DeviceError: {ask.__name__}(99) was asked for, but JAX sees" in rejection.saw
+    assert f"D2lparError: {ask.__name__}(99) was asked for, but JAX sees" in rejection.saw
     assert "needs no other device" in rejection.look
 
 

@@ -3,11 +3,11 @@ import json
 
 import pytest
 
+from d2lpar._errors import D2lparError
 from d2lpar.book import exercises
 from d2lpar.book.exercises import MIME_TYPE, Report
 from d2lpar.book.exercises.answers import Rejection
 from d2lpar.book.exercises.report import Untestable, exercise
-from d2lpar.errors import DeviceError, TraceError
 
 CHECKS = {name: check for name, check in vars(exercises).items() if name.startswith("check_")}
 
@@ -62,8 +62,8 @@ def test_a_check_still_has_its_name_and_its_help(name):
     [
         (Rejection("It did not.", "Why?"), "not yet"),
         (Untestable("Nothing is to be seen."), "untestable"),
-        (DeviceError("There is one device."), "untestable"),
-        (TraceError("A recording is under way."), "untestable"),
+        (D2lparError("There is one device."), "untestable"),
+        (D2lparError("A recording is under way."), "untestable"),
     ],
     ids=repr,
 )

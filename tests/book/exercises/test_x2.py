@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 from attempts import consuming, require_accepted, require_not_yet, require_told, to_numpy
 
-from d2lpar import InFlight, block
+from d2lpar import InFlight
 from d2lpar.book.exercises import check_x2
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
@@ -22,7 +22,7 @@ def window_of(limit):
 def wait_for_the_one_before(step, parameters, batches):
     for batch in batches:
         before, parameters = parameters, step(parameters, batch)
-        block(before)
+        jax.block_until_ready(before)
     return parameters
 
 
@@ -49,7 +49,7 @@ def epoch(wait):
 def stale(step, parameters, batches):
     found = [parameters, parameters]
     for batch in batches:
-        block(found[-2])
+        jax.block_until_ready(found[-2])
         found.append(step(found[-2], batch))
     return found[-1]
 
@@ -64,13 +64,16 @@ def scanned(step, parameters, batches):
 
 WRONG = {
     "window of three": ((window_of(3),), "while steps 0 and 1 were unfinished"),
-    "each step": ((epoch(lambda _, p: block(p)),), "No step was dispatched while the one"),
+    "each step": (
+        (epoch(lambda _, p: jax.block_until_ready(p)),),
+        "No step was dispatched while the one",
+    ),
     "once without": (
-        (epoch(lambda i, p: None if i == 5 else block(p)),),
+        (epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),),
         "Only 1 of 12 steps.*\n.*also the later ones",
     ),
     "every second": (
-        (epoch(lambda i, p: block(p) if i % 2 else None),),
+        (epoch(lambda i, p: jax.block_until_ready(p) if i % 2 else None),),
         "Only 6 of 12 steps",
     ),
     "stale": ((stale,), "wrong: it differs from the right one"),

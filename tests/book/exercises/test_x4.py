@@ -3,14 +3,14 @@ import jax.numpy as jnp
 import pytest
 from attempts import require_accepted, require_not_yet, require_told, to_numpy
 
-from d2lpar import block, wait_all
+from d2lpar import wait_all
 from d2lpar.book.exercises import check_x4
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
 
 
 def second_result(start):
-    return block(start()[1])
+    return jax.block_until_ready(start()[1])
 
 
 def everything_by_a_sentinel(start):
@@ -21,8 +21,8 @@ def everything_by_a_sentinel(start):
 
 def everything_by_hand(start):
     results = start()
-    block(jax.jit(lambda x: x + 1)(jnp.float32(0)))
-    return tuple(block(results))
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.float32(0)))
+    return tuple(jax.block_until_ready(results))
 
 
 RIGHT = {
@@ -39,7 +39,7 @@ def test_a_right_answer_is_accepted(answers):
 def after_waiting_for(index, then=1):
     def my_second(start):
         results = start()
-        block(results[index])
+        jax.block_until_ready(results[index])
         return results[then]
 
     return my_second
@@ -47,7 +47,7 @@ def after_waiting_for(index, then=1):
 
 def twice(start):
     start()
-    return block(start())
+    return jax.block_until_ready(start())
 
 
 WRONG = {
@@ -60,7 +60,7 @@ WRONG = {
         "not only the second result was ready: the third was",
     ),
     "all for one": (
-        (lambda start: block(start())[1], everything_by_a_sentinel),
+        (lambda start: jax.block_until_ready(start())[1], everything_by_a_sentinel),
         "not only the second result was ready: all of them were",
     ),
     "another one": ((after_waiting_for(1, 0), everything_by_a_sentinel), "my_second.*wrong"),
@@ -71,7 +71,7 @@ WRONG = {
     ),
     "twice": ((second_result, twice), r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
     "the list": (
-        (second_result, lambda start: block(start())),
+        (second_result, lambda start: jax.block_until_ready(start())),
         "the device still had work for .* it does not return.\n.*no reference to a result",
     ),
     "all that lives": (
@@ -97,7 +97,7 @@ def no_start_at_first():
 
     def my_second(start):
         results = [start() for _ in range(next(runs))]
-        return block(results[-1][1]) if results else 1.0
+        return jax.block_until_ready(results[-1][1]) if results else 1.0
 
     return my_second
 

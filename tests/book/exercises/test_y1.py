@@ -5,9 +5,8 @@ import jax
 import pytest
 from attempts import consuming, require_accepted, require_not_yet, require_told
 
-from d2lpar import block, cpu
+from d2lpar import Event, Timeline, cpu
 from d2lpar.book.exercises import check_y1, y1
-from d2lpar.timeline import Event, Timeline
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
 
@@ -21,7 +20,7 @@ def a_thread_each(multiply, matrices):
     results = [None] * len(matrices)
 
     def work(i):
-        results[i] = block(multiply(matrices[i]))
+        results[i] = jax.block_until_ready(multiply(matrices[i]))
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(matrices))]
     for thread in threads:
@@ -40,7 +39,7 @@ def test_a_right_answer_is_accepted(answers):
 
 
 def deleting(multiply, matrices):
-    results = block(on_a_pool(multiply, matrices))
+    results = jax.block_until_ready(on_a_pool(multiply, matrices))
     results[0].delete()
     return results
 
@@ -62,7 +61,11 @@ WRONG = {
         "without waiting, by 1 Python thread, and yet .* on CPU 0 one after the other",
     ),
     "a barrier": (
-        (lambda multiply, matrices: [block(multiply(matrix)) for matrix in matrices],),
+        (
+            lambda multiply, matrices: [
+                jax.block_until_ready(multiply(matrix)) for matrix in matrices
+            ],
+        ),
         "asked for when the one before it was done",
     ),
     "one program": (

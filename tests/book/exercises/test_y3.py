@@ -1,9 +1,9 @@
 from itertools import chain
 
+import jax
 import pytest
 from attempts import require_accepted, require_not_yet, require_told, to_numpy
 
-from d2lpar import block
 from d2lpar.book.exercises import check_y3
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
@@ -31,11 +31,11 @@ def test_a_right_answer_is_accepted(answers):
 
 
 def make_and_wait_for_each(make, send, n):
-    return send_at_once(lambda device, i: block(make(device, i)), send, n)
+    return send_at_once(lambda device, i: jax.block_until_ready(make(device, i)), send, n)
 
 
 def make_and_wait_for_all(make, send, n):
-    made = block([[make(device, i) for i in range(n)] for device in (0, 1)])
+    made = jax.block_until_ready([[make(device, i) for i in range(n)] for device in (0, 1)])
     return [[send(array) for array in arrays] for arrays in made]
 
 
@@ -47,7 +47,7 @@ def keep_what_was_sent(make, send, n):
 
 
 def pair_by_pair(make, send, n):
-    pairs = [block([send(make(0, i)), send(make(1, i))]) for i in range(n)]
+    pairs = [jax.block_until_ready([send(make(0, i)), send(make(1, i))]) for i in range(n)]
     return [list(copies) for copies in zip(*pairs, strict=True)]
 
 
@@ -101,7 +101,7 @@ def test_what_is_no_function_is_not_yet_right():
 def test_a_copy_beside_one_device_that_computes_is_not_beside_both():
     def my_exchange(make, send, n):
         made = [[make(0, i) for i in range(n)], [make(1, i) for i in range(n // 2)]]
-        block(made[0])
+        jax.block_until_ready(made[0])
         made[1] += [make(1, i) for i in range(n // 2, n)]
         return [[send(array) for array in arrays] for arrays in made]
 

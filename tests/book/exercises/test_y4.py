@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from attempts import require_accepted, require_not_yet, require_told
 
+from d2lpar import Event, Timeline
 from d2lpar.book.exercises import check_y4, y4
 from d2lpar.book.exercises.y4 import _idle_spans
-from d2lpar.timeline import Event, Timeline
 
 
 def spans_of(timeline, row):

@@ -4,7 +4,6 @@ import pytest
 from attempts import consuming, require_accepted, require_not_yet, require_told
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from d2lpar import block
 from d2lpar.book.exercises import check_y5
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
@@ -28,17 +27,24 @@ def test_a_right_answer_is_accepted(answers):
 
 
 def batch_by_batch(first, second, batches, devices):
-    return [block(pipeline_at_once(first, second, [batch], devices))[0] for batch in batches]
+    return [
+        jax.block_until_ready(pipeline_at_once(first, second, [batch], devices))[0]
+        for batch in batches
+    ]
 
 
 def stage_by_stage(first, second, batches, devices):
-    middle = block([first(batch) for batch in batches])
+    middle = jax.block_until_ready([first(batch) for batch in batches])
     return [second(jax.device_put(x, devices[1])) for x in middle]
 
 
 def half_by_half(first, second, batches, devices):
     halves = (batches[:4], batches[4:])
-    return [x for half in halves for x in block(stage_by_stage(first, second, half, devices))]
+    return [
+        x
+        for half in halves
+        for x in jax.block_until_ready(stage_by_stage(first, second, half, devices))
+    ]
 
 
 def all_on_the_other(first, second, batches, devices):
@@ -95,7 +101,7 @@ def test_in_a_pipeline_stage_two_may_be_asked_for_before_stage_one_of_the_next()
                 results.append(second(jax.device_put(middle, devices[1])))
                 ticks.append(results[-1])
             middle = None if batch is None else first(batch)
-            block([*ticks, middle])
+            jax.block_until_ready([*ticks, middle])
         return results
 
     require_accepted(check_y5(in_lock_step))

@@ -6,9 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from d2lpar._tables import DEVICE, HOST, as_table, share_bar
-from d2lpar.errors import ArgumentError
-from d2lpar.units import format_seconds
+from d2lpar._format import DEVICE, HOST, as_table, format_seconds, share_bar
 
 PYTHON = "Python"
 """The row of a timeline that shows what the Python thread did."""
@@ -109,11 +107,11 @@ class Timeline:
             name: One of `rows`.
 
         Raises:
-            ArgumentError: If there is no such row.
+            ValueError: If there is no such row.
         """
         events = tuple(event for event in self.events if event.device == name)
         if not events:
-            raise ArgumentError(
+            raise ValueError(
                 f"The timeline has no row {name!r}; it has {', '.join(self.rows) or 'none'}."
             )
         return events
@@ -142,10 +140,10 @@ class Timeline:
             other: Another one.
 
         Raises:
-            ArgumentError: If they are the same: a row overlaps with itself all the time.
+            ValueError: If they are the same: a row overlaps with itself all the time.
         """
         if row == other:
-            raise ArgumentError(f"The overlap of {row!r} with itself was asked for; name two rows.")
+            raise ValueError(f"The overlap of {row!r} with itself was asked for; name two rows.")
         total, others = 0, iter(self._spans(other))
         span = next(others, None)
         for start, end in self._spans(row):
@@ -173,8 +171,8 @@ class Timeline:
         for row in self.rows:
             busy = self.busy(row)
             share = busy / self.elapsed if self.elapsed else 0.0
-            colour = HOST if row.startswith(PYTHON) else DEVICE
-            bar = share_bar(share, colour, f"{row} is busy for {share:.0%} of the time")
+            color = HOST if row.startswith(PYTHON) else DEVICE
+            bar = share_bar(share, color, f"{row} is busy for {share:.0%} of the time")
             idle = f"{1 - share:.0%}"
             rows.append([html.escape(row), format_seconds(busy), bar, idle])
         note = f"{format_seconds(self.elapsed)} in all, {self.source}."

@@ -11,9 +11,8 @@ from typing import Any
 
 import jax
 
-from d2lpar._tracing import require_values
-from d2lpar.devices import require_device
-from d2lpar.errors import ArgumentError
+from d2lpar._devices import require_device
+from d2lpar._errors import renamed, require_seconds, require_values
 
 
 def host_memory() -> int:
@@ -45,7 +44,7 @@ def device_memory(device: jax.Device) -> int | None:
         device: Any device of JAX.
 
     Raises:
-        ArgumentError: If it is no device.
+        ValueError: If it is no device.
     """
     require_device(device, "device_memory()")
     statistics = device.memory_stats()
@@ -75,13 +74,13 @@ class PeakMemory:
 
     Args:
         probe: Returns bytes; `host_memory` unless you give another one.
-        every: Seconds between two samples.
+        interval: Seconds between two samples.
 
     Attributes:
         samples: Pairs of seconds since the block began and bytes.
 
     Raises:
-        ArgumentError: If the probe answers None, as `device_memory` does for a CPU device.
+        ValueError: If the probe answers None, as `device_memory` does for a CPU device.
 
     Example:
         >>> import numpy as np
@@ -91,13 +90,15 @@ class PeakMemory:
         True
     """
 
+    @renamed(every="interval")
     def __init__(
-        self, probe: Callable[[], int | None] = host_memory, *, every: float = 0.002
+        self, probe: Callable[[], int | None] = host_memory, *, interval: float = 0.002
     ) -> None:
-        if not 0 < every <= threading.TIMEOUT_MAX:  # NaN as well.
-            raise ArgumentError(f"every must be a positive number of seconds, found {every}.")
+        require_seconds("interval", interval)
+        if interval > threading.TIMEOUT_MAX:
+            raise ValueError(f"interval must be a time that one can wait, found {interval}.")
         self._probe = probe
-        self._every = float(every)
+        self._interval = float(interval)
         self._done = threading.Event()
         self.samples: list[tuple[float, int]] = []
 
@@ -118,7 +119,7 @@ class PeakMemory:
 
     def _watch(self) -> None:
         try:
-            while not self._done.wait(self._every):
+            while not self._done.wait(self._interval):
                 self._sample()
         except Exception as error:  # Raised again where the reader can see it.
             self._failure = error
@@ -129,7 +130,7 @@ class PeakMemory:
     def _read(self) -> int:
         count = self._probe()
         if count is None:
-            raise ArgumentError(
+            raise ValueError(
                 "The memory probe answered None: this device keeps no statistics. "
                 "For CPU devices use the default probe, d2lpar.host_memory."
             )
@@ -142,7 +143,7 @@ class PeakMemory:
             return  # What went wrong in the block matters more.
         if self._failure is not None:
             raise self._failure
-        self._sample()  # A block shorter than `every` still ends in one sample.
+        self._sample()  # A block shorter than `interval` still ends in one sample.
 
     @property
     def before(self) -> int:
@@ -161,5 +162,5 @@ class PeakMemory:
 
     def _seen(self) -> list[int]:
         if not self.samples:
-            raise ArgumentError("PeakMemory has seen nothing yet: use it in a `with` statement.")
+            raise ValueError("PeakMemory has seen nothing yet: use it in a `with` statement.")
         return [count for _, count in self.samples]

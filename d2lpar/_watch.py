@@ -5,34 +5,32 @@ is private to JAX to see a thread wait: a stack that stands still and uses no pr
 array is being computed, in a call that needs a value.
 """
 
+import ast
+import builtins
+import functools
 import html
+import inspect
 import json
 import linecache
 import logging
 import math
+import os
 import re
 import sys
+import sysconfig
 import threading
 import time
+import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from types import FrameType
 
 import jax
+import numpy as np
 
-from d2lpar import _tables
-from d2lpar._places import (
-    called_at,
-    compiles,
-    down_to_user_code,
-    expression_at,
-    is_in_jax,
-    is_in_numpy,
-)
-from d2lpar._tracing import require_values
-from d2lpar.errors import ArgumentError, WatchError
-from d2lpar.units import format_seconds
+from d2lpar._errors import D2lparError, renamed, require_seconds, require_values
+from d2lpar._format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
 
 _BOOK = "https://d2lpar.github.io/d2lpar/book"
 _CHAPTER = f"{_BOOK}/asynchronous-computation.html"
@@ -197,7 +195,7 @@ class Watched:
             yield ""
             yield (
                 f"{self.share(found):6.1%}  {format_seconds(found.seconds)}, "
-                f"at least {found.times} time{'s' * (found.times != 1)}{self._thread(found)}"
+                f"at least {plural(found.times, 'time')}{self._thread(found)}"
             )
             yield f"        {found.place}  {found.place.code}"
             yield f"        {KINDS[found.kind][0]}: {found.operation}"
@@ -220,20 +218,21 @@ class Watched:
             where = f"{str(found.place).rsplit('/', 1)[-1]}{self._thread(found)}"
             rows.append(
                 [
-                    _tables.in_two_lines(where, found.place.code),
-                    _tables.share_bar(self.share(found), _tables.HOST, f"{self.share(found):.1%}"),
-                    _tables.in_two_lines(f"{self.share(found):.1%}", format_seconds(found.seconds)),
+                    in_two_lines(where, found.place.code),
+                    share_bar(self.share(found), HOST, f"{self.share(found):.1%}"),
+                    in_two_lines(f"{self.share(found):.1%}", format_seconds(found.seconds)),
                     f"{html.escape(what)}: <code>{html.escape(found.operation)}</code><br>"
                     f"{html.escape(found.detail)} {html.escape(self.advice(found))} "
                     f'<a href="{link}">Why?</a>',
                 ]
             )
         header, *_ = self._lines()
-        return _tables.as_table(["line", "", "share", "what it is at"], rows, [header])
+        return as_table(["line", "", "share", "what it is at"], rows, [header])
 
 
+@renamed(every="interval")
 @contextmanager
-def watch(every: float = 0.005) -> Iterator[Watched]:
+def watch(interval: float = 0.005) -> Iterator[Watched]:
     """Watch what the threads of this program wait for, and at which lines of your code.
 
     What is shorter than the time between two looks is seen now and then, and counts with that time
@@ -241,14 +240,14 @@ def watch(every: float = 0.005) -> Iterator[Watched]:
     are left out.
 
     Args:
-        every: Seconds between two looks.
+        interval: Seconds between two looks.
 
     Yields:
         What has been seen, filled in when the block ends, also by an error.
 
     Raises:
-        WatchError: If the program is being watched already.
-        ArgumentError: If `every` is no positive number of seconds, or JAX traces.
+        D2lparError: If the program is being watched already.
+        ValueError: If `interval` is no positive number of seconds, or JAX traces.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -257,10 +256,9 @@ def watch(every: float = 0.005) -> Iterator[Watched]:
         >>> found.seconds > 0
         True
     """
-    if not isinstance(every, int | float) or isinstance(every, bool) or not every > 0:
-        raise ArgumentError(f"every must be a positive number of seconds, found {every!r}.")
+    require_seconds("interval", interval)
     require_values("watch()")
-    watcher = _Watcher(every)
+    watcher = _Watcher(interval)
     watcher.start()
     try:
         yield watcher.watched
@@ -343,9 +341,9 @@ class _Watcher:
     _running: "_Watcher | None" = None
     _lock = threading.Lock()
 
-    def __init__(self, every: float) -> None:
+    def __init__(self, interval: float) -> None:
         self.watched = Watched()
-        self._every = every
+        self._interval = interval
         self._found: dict[tuple[str, Place, str], Finding] = {}
         self._at: dict[int | None, _Sight] = {}
         self._done = threading.Event()
@@ -356,7 +354,7 @@ class _Watcher:
     def start(self) -> None:
         with _Watcher._lock:
             if _Watcher._running is not None:
-                raise WatchError("The program is being watched already. One watch() is enough.")
+                raise D2lparError("The program is being watched already. One watch() is enough.")
             _Watcher._running = self
         self._compilations.__enter__()
         self._started = time.perf_counter()
@@ -381,7 +379,7 @@ class _Watcher:
         cost = last = 0.0
         # Not in step with a loop whose turn takes as long, and never more than a part of the time.
         # (A look at what was never seen before is dear, and says nothing of the next.)
-        while not self._done.wait(max(self._every, 50 * min(cost, last))):
+        while not self._done.wait(max(self._interval, 50 * min(cost, last))):
             last, started = cost, time.thread_time()
             now = time.perf_counter()
             self._look(now - before)
@@ -525,3 +523,101 @@ def _processor_time(thread: threading.Thread) -> float:
         return time.clock_gettime(~thread.native_id << 3 | 6)
     except (AttributeError, OSError, TypeError, OverflowError):
         return 0.0
+
+
+_JAX = os.path.dirname(jax.__file__) + os.sep
+_NUMPY = os.path.dirname(np.__file__) + os.sep
+_OURS = os.path.dirname(__file__) + os.sep
+_INSTALLED = {sysconfig.get_path(k) for k in ("stdlib", "platstdlib", "purelib", "platlib")}
+_LIBRARIES = (*(path + os.sep for path in _INSTALLED), _JAX, _NUMPY, _OURS, "<frozen")
+
+
+def down_to_user_code(frame: types.FrameType | None) -> list[types.FrameType]:
+    """Return the frames of a stack, innermost first, to one in no library; none if all are in one.
+
+    Nobody can walk the stack of another thread twice: what has returned meanwhile leads nowhere.
+    """
+    found = []
+    while frame is not None:
+        found.append(frame)
+        if not frame.f_code.co_filename.startswith(_LIBRARIES):
+            return found
+        frame = frame.f_back
+    return []
+
+
+def is_in_jax(frame: types.FrameType) -> bool:
+    """Return whether a frame runs code of JAX."""
+    return frame.f_code.co_filename.startswith(_JAX)
+
+
+def is_in_numpy(frame: types.FrameType) -> bool:
+    """Return whether a frame runs code of NumPy."""
+    return frame.f_code.co_filename.startswith(_NUMPY)
+
+
+def compiles(frame: types.FrameType) -> bool:
+    """Return whether a frame is in the part of JAX that traces, lowers and compiles."""
+    name = frame.f_code.co_name
+    return is_in_jax(frame) and any(w in name for w in ("compil", "lower", "trace_to_jaxpr"))
+
+
+def expression_at(frame: types.FrameType) -> str:
+    """Return the source of what a frame is evaluating, or "" where that is not known."""
+    positions = _positions(frame.f_code)
+    index = frame.f_lasti // 2
+    if not 0 <= index < len(positions):
+        return ""
+    first, last, start, end = positions[index]
+    if None in (first, last, start, end):
+        return ""
+    lines = [
+        linecache.getline(frame.f_code.co_filename, number, frame.f_globals).encode()
+        for number in range(first, last + 1)
+    ]
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return b"".join(lines).decode(errors="replace").strip()
+
+
+@functools.lru_cache(maxsize=512)
+def _positions(code: types.CodeType) -> list[tuple]:
+    return list(code.co_positions())
+
+
+@functools.lru_cache(maxsize=512)
+def _parsed(expression: str) -> ast.expr | None:
+    try:
+        return ast.parse(expression, mode="eval").body
+    except SyntaxError:
+        return None
+
+
+def called_at(frame: types.FrameType) -> object | None:
+    """Return the function that a frame has called, or None where its name does not say."""
+    parsed = _parsed(expression_at(frame))
+    return _value_of(parsed.func, frame) if isinstance(parsed, ast.Call) else None
+
+
+def _value_of(node: ast.expr, frame: types.FrameType) -> object | None:
+    """Return the value of a name or of an attribute; of nothing that would have to run."""
+    if isinstance(node, ast.Name):
+        if (
+            node.id
+            in frame.f_code.co_varnames + frame.f_code.co_cellvars + frame.f_code.co_freevars
+        ):
+            return _local(frame, node.id)
+        return frame.f_globals.get(node.id, vars(builtins).get(node.id))
+    if isinstance(node, ast.Attribute):
+        of = _value_of(node.value, frame)
+        return None if of is None else inspect.getattr_static(of, node.attr, None)
+    return None
+
+
+def _local(frame: types.FrameType, name: str) -> object | None:
+    copied = frame.f_locals
+    value = copied.get(name)
+    if sys.version_info < (3, 13):
+        # There it is a copy that the frame keeps, and it would keep large arrays alive.
+        copied.clear()
+    return value

@@ -1,9 +1,17 @@
-"""Run one program in several processes, each with a JAX of its own.
+"""Run one program in several processes (SPMD), each with a JAX of its own.
 
 The processes are on this machine, but what they do is what they would do on as many machines: each
 has its own Python and its own queue, and only together can they run a program over all devices.
 JAX is not set up for several processes in the process that starts them. It ends a process that
 waits in vain for the others, and that must not be a notebook's kernel.
+
+How it works. Each process is a `python -m d2lpar._worker`, started in a session of its own, with a
+pipe for what it prints and a socket for requests and answers. A request is a function and its
+arguments, pickled by cloudpickle, so that functions of a notebook can be sent; an answer is what it
+returns or its error, with the frames of its traceback. `_collect` waits for all sockets and pipes
+at once (`multiprocessing.connection.wait`), shows what is printed, and ends all processes if one
+dies, fails while others wait for it, or has not answered in time. A process ends when its socket
+does, so none outlives this one, even if that is killed.
 
 Why no library: ipyparallel 9.2 runs JAX in its engines as well, but takes eleven seconds to start
 two where this takes four, and when the kernel is killed, its controller and engines live on.
@@ -19,26 +27,38 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
-from d2lpar._extras import needs
-from d2lpar.errors import ArgumentError, WorkerError, require_count, require_function
-from d2lpar.machine import usable_cores
+from d2lpar._devices import usable_cores
+from d2lpar._errors import (
+    D2lparError,
+    RenamedAttributes,
+    WorkerError,
+    needs,
+    renamed,
+    require_count,
+    require_function,
+    require_seconds,
+)
+from d2lpar._format import plural
 
 GRACE = 5.0
 """Seconds that the others have left when one has failed; they may be waiting for it for ever."""
 
 _LAST_LINES = 20
 _TOKENS = itertools.count()
+_TAKEN = re.compile("address already in use|failed to bind", re.IGNORECASE)
 # Gloo, which carries the messages between CPUs, greets each process it finds.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
@@ -55,23 +75,24 @@ class Kept(NamedTuple):
     number: int
 
 
-class Workers:
+class Workers(RenamedAttributes):
     """Several processes in which JAX runs one program.
 
     Each has called `jax.distributed.initialize`, and waits for functions to run. A function runs
     in all of them at once, for none can run a program over all devices without the others. What
     they print is shown with the number of the process in front.
 
-    No process outlives this object, nor the process that made it, however that ends.
+    No process outlives this object, nor the process that made it, however that ends. Calls from
+    several threads take turns.
 
     Args:
         count: How many.
         devices: How many CPU devices each of them has.
         pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its
             own: number 0 the first core that this process may use, number 1 the second, and so on
-            from the beginning. Only where the system can do that, which is on Linux.
+            from the beginning. Only Linux can do that.
         gpus: Whether each has one GPU, number 0 the first, instead of CPU devices.
-        joined: Whether they have called `jax.distributed.initialize` when they are ready. If not,
+        initialize: Whether they call `jax.distributed.initialize` before they are ready. If not,
             what they run calls it, without arguments, as it would under mpirun or Slurm.
         port: Where number 0 listens for the others, on this machine only; the system chooses one
             that is free if it is 0.
@@ -79,8 +100,9 @@ class Workers:
 
     Raises:
         WorkerError: If they do not start; it says which, and what that one has printed last.
-        ArgumentError: If a number makes no sense.
-        ExtraError: If cloudpickle is not installed.
+        D2lparError: If this system cannot start them, or cannot pin them.
+        ValueError: If a number makes no sense.
+        ImportError: If cloudpickle is not installed.
 
     Example:
         >>> def who():
@@ -91,6 +113,9 @@ class Workers:
         [(0, 2), (1, 2)]
     """
 
+    OLD_NAMES: ClassVar[dict[str, str]] = {"outcomes": "run(..., return_exceptions=True)"}
+
+    @renamed(joined="initialize")
     def __init__(
         self,
         count: int,
@@ -98,7 +123,7 @@ class Workers:
         devices: int = 1,
         pin: bool = False,
         gpus: bool = False,
-        joined: bool = True,
+        initialize: bool = True,
         port: int = 0,
         timeout: float = 60.0,
     ) -> None:
@@ -106,36 +131,47 @@ class Workers:
             require_count(name, value, at_least=1)
         require_count("port", port, at_least=0)
         if sys.platform == "win32":
-            raise WorkerError(
+            raise D2lparError(
                 "Workers needs what Linux and macOS have to hand a socket to another process; on "
                 "Windows, use the Windows Subsystem for Linux."
             )
+        if pin and not hasattr(os, "sched_setaffinity"):
+            raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
         self.count = count
-        cores = sorted(os.sched_getaffinity(0)) if pin and hasattr(os, "sched_setaffinity") else []
-        common = {
-            "count": count,
-            "devices": devices,
-            "gpus": gpus,
-            "joined": joined,
-            "address": f"127.0.0.1:{port or _free_port()}",
-        }
+        settings = {"count": count, "devices": devices, "gpus": gpus, "initialize": initialize}
         if count > usable_cores() and not gpus:
-            print(f"{count} processes share {usable_cores()} CPU core(s).")
+            print(f"{count} processes share {plural(usable_cores(), 'CPU core')}.")
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
+        self._lock = threading.Lock()
         # Also at the end of this process, and when nobody has the object any more.
-        self.close = weakref.finalize(self, _end, self._workers)
-        try:
-            for number in range(count):
-                core = cores[number % len(cores)] if cores else None
-                self._workers.append(_Worker.start(number, common | {"core": core}))
-            self._check(self._collect(timeout), "start")
-        except BaseException:
-            self.close()
-            raise
+        self.close = weakref.finalize(self, _end, self._workers, os.getpid())
+        cores = sorted(os.sched_getaffinity(0)) if pin else [None]
+        for tries_left in reversed(range(1 if port else 3)):
+            address = f"127.0.0.1:{port or _free_port()}"
+            try:
+                for number in range(count):
+                    own = {"address": address, "core": cores[number % len(cores)]}
+                    self._workers.append(_Worker.start(number, settings | own))
+                self._check(self._collect(timeout), "start")
+                return
+            except WorkerError as error:
+                # Between asking for a free port and listening there, another may have taken it.
+                if not (tries_left and _TAKEN.search(str(error))):
+                    self.close()
+                    raise
+                _end(self._workers, os.getpid())
+            except BaseException:
+                self.close()
+                raise
 
     def run(
-        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
+        self,
+        function: Callable[..., Any] | Kept,
+        /,
+        *args: Any,
+        timeout: float | None = 60.0,
+        return_exceptions: bool = False,
     ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
 
@@ -145,6 +181,8 @@ class Workers:
                 processes cannot.
             *args: Passed on to it; in the place of something kept, what that process has kept.
             timeout: Seconds until all have to be done; None if they may take for ever.
+            return_exceptions: Whether to return an error in the place of a result, as
+                `asyncio.gather` does, instead of raising it.
 
         Returns:
             Their results, in the order of the processes.
@@ -154,21 +192,10 @@ class Workers:
                 sent; it says which and why, and what that one has printed last. All are ended if
                 one of them is not able to go on.
         """
-        outcomes = self.outcomes(function, *args, timeout=timeout)
-        self._check(outcomes, getattr(function, "__name__", "run"))
+        outcomes = self._ask(function, args, timeout)
+        if not return_exceptions:
+            self._check(outcomes, getattr(function, "__name__", "run"))
         return outcomes
-
-    def outcomes(
-        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
-    ) -> list[Any]:
-        """Like `run`, but with an error in the place of each result that there is none of.
-
-        Args:
-            function: As for `run`.
-            *args: As for `run`.
-            timeout: As for `run`.
-        """
-        return self._ask(function, args, timeout)
 
     def keep(
         self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
@@ -214,24 +241,25 @@ class Workers:
     ) -> list[Any]:
         if not isinstance(function, Kept):
             require_function("run", function)
-        if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
-            raise ArgumentError(f"timeout must be a positive number of seconds, found {timeout!r}.")
+        if timeout is not None:
+            require_seconds("timeout", timeout)
         if any(isinstance(it, Kept) and it.workers != self._token for it in (function, *args)):
-            raise ArgumentError("This has been kept by other workers; only they have it.")
+            raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
         with needs("processes"):
             import cloudpickle
         request = pickle.dumps((cloudpickle.dumps((function, args)), keep))
-        try:
-            for worker in self._workers:
-                worker.last.clear()
-                with suppress(OSError):  # It has died; _collect finds out, and says so.
-                    worker.connection.send_bytes(request)
-            return self._collect(timeout, function)
-        except BaseException:  # Such as Ctrl-C: nobody will read their answers.
-            self.close()
-            raise
+        with self._lock:
+            try:
+                for worker in self._workers:
+                    worker.last.clear()
+                    with suppress(OSError):  # It has died; _collect finds out, and says so.
+                        worker.connection.send_bytes(request)
+                return self._collect(timeout, function)
+            except BaseException:  # Such as Ctrl-C: nobody will read their answers.
+                self.close()
+                raise
 
     def _collect(
         self, timeout: float | None, function: Callable[..., Any] | Kept | None = None
@@ -249,8 +277,9 @@ class Workers:
                     pipes[each].show()
                 else:
                     worker = missing[each]
-                    answers[worker.number] = answer = worker.answer(function)
-                    if isinstance(answer, WorkerError):
+                    with suppress(TimeoutError):  # Its answer is not whole, and the time is up.
+                        answers[worker.number] = worker.answer(function, end - time.monotonic())
+                    if isinstance(answers.get(worker.number), WorkerError):
                         end = min(end, time.monotonic() + GRACE)
             if not ready:
                 gone = [worker for worker in missing.values() if not worker.alive]
@@ -295,6 +324,7 @@ class _Worker:
         self.last: deque[str] = deque(maxlen=_LAST_LINES)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._begun = ""
+        self._receiver = ThreadPoolExecutor(1)
         self.output = self.process.stdout
         os.set_blocking(self.output.fileno(), False)
 
@@ -319,16 +349,29 @@ class _Worker:
             ours.send(settings | {"number": number})
         return worker
 
+    def close(self) -> None:
+        self._receiver.shutdown()  # The process has ended, and so has what it was sending.
+        self.connection.close()
+        self.output.close()
+
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def answer(self, function: Callable[..., Any] | Kept | None) -> Any:
-        """Return what it has answered, or the error."""
+    def answer(self, function: Callable[..., Any] | Kept | None, seconds: float) -> Any:
+        """Return what it has answered, or the error.
+
+        Raises:
+            TimeoutError: If the answer has begun, but is not whole after so many seconds.
+        """
         try:
-            kind, *answer = pickle.loads(self.connection.recv_bytes())
-        except (EOFError, OSError):
+            # In a thread: an answer larger than a pipe holds takes as long as its sender does.
+            message = self._receiver.submit(self.connection.recv_bytes).result(
+                None if math.isinf(seconds) else max(0.0, seconds)
+            )
+        except (EOFError, ConnectionError):
             return self.died()
+        kind, *answer = pickle.loads(message)
         if kind == "result":
             return pickle.loads(answer[0])
         frames, text = answer
@@ -342,7 +385,11 @@ class _Worker:
 
     def died(self) -> WorkerError:
         """Return the error of one that has ended by itself."""
-        return self.error(f"has died: {_status(self.process.wait())}", rank=0)
+        try:
+            status = self.process.wait(GRACE)
+        except subprocess.TimeoutExpired:  # What it ran has closed all files, and lives.
+            return self.error("has closed its connection, and can no longer be asked", rank=0)
+        return self.error(f"has died: {_status(status)}", rank=0)
 
     def error(self, what: str, rank: int = 2) -> WorkerError:
         self.show_rest()
@@ -378,15 +425,16 @@ class _Worker:
                 print(f"[{self.number}] {line}", flush=True)
 
 
-def _end(workers: list[_Worker]) -> None:
+def _end(workers: list[_Worker], owner: int) -> None:
     """End the processes and what they have started; they have nothing that has not been sent."""
+    if os.getpid() != owner:  # A forked child ends, and has copies of the objects of its parent.
+        return
     for worker in workers:
         with suppress(ProcessLookupError):
             os.killpg(worker.process.pid, signal.SIGKILL)
     for worker in workers:
         worker.process.wait()
-        worker.connection.close()
-        worker.output.close()
+        worker.close()
     workers.clear()
 
 

@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from d2lpar import _layout
-from d2lpar._extras import needs
-from d2lpar._marks import arrow, box, error_bars, format_axis, format_log_axis
-from d2lpar._tables import DEVICE, HOST
-from d2lpar.errors import ArgumentError
-from d2lpar.graph import require_graph
-from d2lpar.quantity import Quantity
-from d2lpar.timeline import COPY, PYTHON, Timeline
+from d2lpar._errors import needs
+from d2lpar._format import DEVICE, HOST, format_value
+from d2lpar._graph import layers_of, positions_of, require_graph, width_of
+from d2lpar._quantity import Quantity
+from d2lpar._timeline import COPY, PYTHON, Timeline
 
 with needs("plot"):
     import matplotlib.pyplot as plt
@@ -22,7 +19,7 @@ with needs("plot"):
     from matplotlib.patches import Patch
     from matplotlib.ticker import MaxNLocator
 
-COLOURS = {
+COLORS = {
     "host": HOST,
     "device": DEVICE,
     "barrier": "#444444",
@@ -32,34 +29,34 @@ COLOURS = {
     "model": "#777777",
     "wait": "#BBBBBB",
 }
-"""One colour for one thing throughout the book, safe for colour-blind readers.
+"""One color for one thing throughout the book, safe for color-blind readers.
 
 Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
-Universal Design (2008); olive, wine and sand from P. Tol, Colour Schemes (2021).
+Universal Design (2008); olive, wine and sand from P. Tol, Color Schemes (2021).
 """
 
 _DEVICES = {"CPU": (DEVICE, "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
 
 
-def device_colour(name: str) -> str:
-    """Return the colour that a device, or Python, has in every figure.
+def device_color(name: str) -> str:
+    """Return the color that a device, or Python, has in every figure.
 
     Args:
         name: A device, such as `"CPU 0"`, or a row of a timeline, which may be Python's.
 
     Returns:
-        A colour of matplotlib; with more than three devices of one kind they come again.
+        A color of matplotlib; with more than three devices of one kind they come again.
 
     Example:
-        >>> device_colour("CPU 0") == device_colour("CPU 3") != device_colour("CPU 1")
+        >>> device_color("CPU 0") == device_color("CPU 3") != device_color("CPU 1")
         True
     """
     if name.startswith(PYTHON):
-        return COLOURS["host"]
+        return COLORS["host"]
     kind, _, rest = name.partition(" ")
     number = rest.partition(" ")[0].rstrip(",")
     if kind not in _DEVICES or not number.isdigit():
-        return COLOURS["device"]
+        return COLORS["device"]
     return _DEVICES[kind][int(number) % len(_DEVICES[kind])]
 
 
@@ -97,11 +94,11 @@ def use_style() -> None:
         set_matplotlib_formats("svg")
 
 
-def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
+def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     """Draw a computational graph in layers: whoever waits for nobody is at the top.
 
     Args:
-        graph: What `computation_graph` returns. Nodes that have a device are drawn in its colour.
+        graph: What `computation_graph` returns. Nodes that have a device are drawn in its color.
         path: Nodes of a path to be set off, such as the `critical_path`.
 
     Returns:
@@ -109,14 +106,14 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
         that skips layers leads around their boxes, unless the graph is too large to be read.
 
     Raises:
-        ArgumentError: If `graph` is none.
+        ValueError: If `graph` is none.
     """
-    require_graph(graph, "draw_graph()")
+    require_graph(graph, "plot_graph()")
     detailed = len(graph) <= 12
     width, height = (2.1, 0.8) if detailed else (1.12, 0.56)  # Inches for each box.
-    layers, routes = _layout.layers_of(graph)
-    widest = max(1.0, *map(_layout.width_of, layers))
-    positions = _layout.positions_of(layers, routes, widest)
+    layers, routes = layers_of(graph)
+    widest = max(1.0, *map(width_of, layers))
+    positions = positions_of(layers, routes, widest)
     size = (max(4.0, width * widest), height * len(layers) + 0.5)
     axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
@@ -130,23 +127,23 @@ def draw_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
         text = f"{of['name'] or of['operator']}{numbers}"
         if detailed:
             text += f"\n{of['dtype']}{list(of['shape'])}"
-        colour = COLOURS["host" if of["operator"] == "input" else "device"]
+        color = COLORS["host" if of["operator"] == "input" else "device"]
         if of["device"]:
-            colour = device_colour(of["device"])
-        box(axes, *positions[node], 0.84, text, colour, height=0.52, bold=node in path)
+            color = device_color(of["device"])
+        box(axes, *positions[node], 0.84, text, color, height=0.52, bold=node in path)
     margin = max(0.0, 4.0 / width - widest) / 2
     axes.set(xlim=(-margin, widest + margin), ylim=(-len(layers) + 0.5, 0.5))
     devices = sorted({of["device"] for of in graph.nodes.values()} - {None})
     if devices:
         handles = [
-            Patch(facecolor="white", edgecolor=device_colour(name), linewidth=1.6, label=name)
+            Patch(facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name)
             for name in devices
         ]
         axes.figure.legend(handles=handles, loc="outside upper center", ncols=len(devices))
     return axes
 
 
-def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
+def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
     """Draw what ran where and when, one chart above the other on one scale of time.
 
     Args:
@@ -158,12 +155,12 @@ def draw_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
         white where it waits; below is a row for each device and copy engine. Copies are hatched.
 
     Raises:
-        ArgumentError: If there is none.
+        ValueError: If there is none.
     """
     if not isinstance(timelines, Mapping) or not timelines:
-        raise ArgumentError(
-            "draw_timelines() needs a dictionary of timelines by title, found "
-            f'{type(timelines).__name__}: draw_timelines({{"title": record_trace(f)[1]}}).'
+        raise ValueError(
+            "plot_timelines() needs a dictionary of timelines by title, found "
+            f'{type(timelines).__name__}: plot_timelines({{"title": record_trace(f)[1]}}).'
         )
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
@@ -189,7 +186,7 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
         events = timeline.row(row)
-        colour = device_colour(row)
+        color = device_color(row)
         for kind, style in _BARS.items():
             spans = [
                 (event.start / 1e9, event.duration / 1e9, event.program)
@@ -201,8 +198,8 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
                 [(start, width) for start, width, _ in bars],
                 (height - 0.36, 0.72),
                 **{
-                    "facecolor": colour,
-                    "edgecolor": ["white" if name else colour for *_, name in bars] or colour,
+                    "facecolor": color,
+                    "edgecolor": ["white" if name else color for *_, name in bars] or color,
                     "linewidth": 0.7,
                     **style,
                 },
@@ -226,11 +223,11 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
         axes.text(longest / 2, above, "no device had anything to do", ha="center", va="center")
 
 
-# How the kinds of events look. A run is lighter than its colour, for the name on it: black here,
+# How the kinds of events look. A run is lighter than its color, for the name on it: black here,
 # and white on what the light becomes in the dark.
 _BARS = {
     "dispatch": {},
-    "wait": {"facecolor": "white", "edgecolor": COLOURS["wait"], "linewidth": 1.0},
+    "wait": {"facecolor": "white", "edgecolor": COLORS["wait"], "linewidth": 1.0},
     COPY: {"hatch": "////", "alpha": 0.75},
     "": {"alpha": 0.7},
 }
@@ -252,7 +249,7 @@ def _merge_narrow(
     return merged
 
 
-def draw_curves(
+def plot_curves(
     xs: Sequence[float],
     curves: Mapping[str, Sequence[Quantity]],
     *,
@@ -274,14 +271,14 @@ def draw_curves(
         The axes with medians and their 95 % intervals; both scales are logarithmic.
 
     Raises:
-        ArgumentError: If there is no curve, or there are more than that.
+        ValueError: If there is no curve, or there are more than that.
     """
     models = models or {}
     if not len(xs) or not curves:
-        raise ArgumentError("draw_curves() needs a value of the parameter and a curve, or more.")
+        raise ValueError("plot_curves() needs a value of the parameter and a curve, or more.")
     if len(curves) > 4 or len(models) > 3:
-        raise ArgumentError(
-            "draw_curves() has looks for four curves and three models, found "
+        raise ValueError(
+            "plot_curves() has looks for four curves and three models, found "
             f"{len(curves)} and {len(models)}: draw two figures."
         )
     axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
@@ -292,12 +289,12 @@ def draw_curves(
             [q.median for q in quantities],
             yerr=error_bars(quantities),
             fmt=marker,
-            color=COLOURS[role],
+            color=COLORS[role],
             label=label,
             capsize=3,
         )
     for (label, (model_xs, ys)), line in zip(models.items(), ("-", "--", ":"), strict=False):
-        axes.plot(model_xs, ys, line, color=COLOURS["model"], lw=1.2, label=label)
+        axes.plot(model_xs, ys, line, color=COLORS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
     format_log_axis(axes.xaxis, "")
@@ -305,3 +302,83 @@ def draw_curves(
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
+
+
+with needs("plot"):
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+    from matplotlib.path import Path
+    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
+
+
+def error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
+    """Return the distances from each median to the ends of its interval, clipped to the samples."""
+    ends = [(quantity.median, *interval_ends(quantity)) for quantity in quantities]
+    return np.array([(median - low, high - median) for median, low, high in ends]).T
+
+
+def interval_ends(quantity: Quantity) -> tuple[float, float]:
+    """Return the ends of the interval, clipped to the samples, as it may be infinite."""
+    low, high = quantity.interval
+    return max(low, min(quantity.samples)), min(high, max(quantity.samples))
+
+
+def format_log_axis(axis: Axis, unit: str) -> None:
+    """Label a logarithmic axis, at 2 and 5 as well if it spans little."""
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+    axis.set_minor_formatter(NullFormatter())
+    if unit or high < 1e4:
+        format_axis(axis, unit)
+
+
+def format_axis(axis: Axis, unit: str) -> None:
+    """Label an axis with numbers that carry their unit; a large one without any has a prefix."""
+    with_prefix = EngFormatter()
+
+    def label(value: float, _: object) -> str:
+        if not value:
+            return "0"
+        return with_prefix(value) if not unit and value >= 1e4 else format_value(value, unit)
+
+    axis.set_major_formatter(FuncFormatter(label))
+
+
+def box(
+    axes: Axes,
+    x: float,
+    y: float,
+    width: float,
+    text: str,
+    color: str,
+    height: float = 1.0,
+    bold: bool = False,
+) -> None:
+    """Draw a box with rounded corners around a text; its middle is at `x` and `y`."""
+    pad = 0.08 * height
+    axes.add_patch(
+        FancyBboxPatch(
+            (x - width / 2, y - height / 2),
+            width,
+            height,
+            boxstyle=f"round,pad={pad}",
+            facecolor="white",
+            edgecolor=color,
+            linewidth=2.6 if bold else 1.6,
+        )
+    )
+    axes.text(x, y, text, ha="center", va="center", fontsize=11)
+
+
+def arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:
+    """Draw an arrow along some points, by the shortest way."""
+    axes.add_patch(
+        FancyArrowPatch(
+            path=Path(points),
+            arrowstyle="-|>",
+            mutation_scale=11,
+            color="black" if bold else "#555555",
+            linewidth=2.2 if bold else 1.0,
+        )
+    )

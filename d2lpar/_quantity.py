@@ -1,4 +1,4 @@
-"""A measured quantity: its raw samples, and how sure they make us of its median."""
+"""A measured quantity: its raw samples, and a confidence interval of their median."""
 
 import html
 import itertools
@@ -7,18 +7,17 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
-from d2lpar._tables import as_table, interval_bar
-from d2lpar.errors import ArgumentError
-from d2lpar.units import UNITS, format_value
+from d2lpar._errors import RenamedAttributes
+from d2lpar._format import UNITS, as_table, format_value, interval_bar, plural
 
 LEVEL = 0.95
 """The confidence with which something is said of a quantity."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Quantity:
+class Quantity(RenamedAttributes):
     """Samples of one measured quantity, in the order in which they were taken.
 
     Statistics are derived, never stored. Comparing a quantity with a number or with another
@@ -29,11 +28,12 @@ class Quantity:
         name: What was measured, as it should be printed.
         samples: The raw values, in `unit`.
         unit: `"s"`, `"B"`, or `""` for counts and ratios.
-        exact: Whether the value was counted rather than sampled (see `counted`).
+        exact: Whether there is no doubt about the value, since it was counted (see `exact`).
         level: The confidence of the interval: the probability with which it covers the median.
+        once: Whether the value was seen a single time (see `once`).
 
     Raises:
-        ArgumentError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
+        ValueError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
             level does not lie between 0 and 1.
 
     Example:
@@ -51,30 +51,38 @@ class Quantity:
     unit: str = ""
     exact: bool = False
     level: float = LEVEL
+    once: bool = False
+
+    OLD_NAMES: ClassVar[dict[str, str]] = {
+        "doubt": "summary",
+        "fewest": "min_samples",
+        "renamed": "rename()",
+        "where": "select()",
+    }
 
     def __post_init__(self) -> None:
         if not 0 < self.level < 1:
-            raise ArgumentError(
+            raise ValueError(
                 f"The confidence of {self.name!r} lies between 0 and 1, found {self.level!r}."
             )
         if self.unit not in UNITS:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
-            raise ArgumentError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
+            raise ValueError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
         try:
             given = tuple(self.samples)
             if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in given):
                 raise TypeError
             samples = tuple(map(float, given))
         except (TypeError, ValueError, OverflowError) as error:
-            raise ArgumentError(
+            raise ValueError(
                 f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
             ) from error
         object.__setattr__(self, "samples", samples)
         if not self.samples:
-            raise ArgumentError(f"{self.name!r} has no samples: measure it at least once.")
+            raise ValueError(f"{self.name!r} has no samples: measure it at least once.")
         for index, sample in enumerate(self.samples):
             if not math.isfinite(sample):
-                raise ArgumentError(
+                raise ValueError(
                     f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed over "
                     "it. Look for a division by zero or a run that did not finish."
                 )
@@ -100,11 +108,11 @@ class Quantity:
         a fair coin thrown n times shows fewer than k heads with a probability of at most
         (1 - level) / 2. That needs no assumption on how the samples are distributed, only that
         they are independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section
-        7.1). With fewer than `fewest` samples there is no such interval, and both ends are
+        7.1). With fewer than `min_samples` samples there is no such interval, and both ends are
         infinite.
         """
         ordered, n = sorted(self.samples), len(self.samples)
-        if self.exact:
+        if self.exact or self.once:
             return ordered[0], ordered[-1]
         # math.comb(n, k) for each k anew would cost milliseconds for a thousand samples.
         tail, ways, k = 0, 1, 0
@@ -114,21 +122,26 @@ class Quantity:
         return (ordered[k - 1], ordered[-k]) if k else (-math.inf, math.inf)
 
     @property
-    def fewest(self) -> int:
-        """The number of samples that an interval of this level takes (6 for 95 %, 8 for 99 %)."""
+    def min_samples(self) -> int:
+        """The least number of samples for an interval of this level (6 for 95 %, 8 for 99 %)."""
         # All n lie on one side of the median with a probability of 2 / 2**n.
         return math.ceil(1 - math.log2(1 - self.level))
+
+    @property
+    def too_few_samples(self) -> bool:
+        """Whether there are fewer samples than an interval of this level takes."""
+        return not (self.exact or self.once) and len(self.samples) < self.min_samples
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """What a reader should know before trusting the median; one sentence each."""
         found = []
         low, high = self.quartiles
-        if not self.exact and len(self.samples) < self.fewest:
+        if self.too_few_samples:
             count = len(self.samples)
             found.append(
-                f"{count} sample{'s are' if count > 1 else ' is'} too few for a "
-                f"{in_percent(self.level)} interval (needs {self.fewest})"
+                f"{plural(count, 'sample')} {'is' if count == 1 else 'are'} too few for a "
+                f"{in_percent(self.level)} interval (needs {self.min_samples})"
             )
         if self.median and (high - low) / abs(self.median) > 0.25:
             share = (high - low) / abs(self.median)
@@ -139,37 +152,36 @@ class Quantity:
         """Divide sample by sample: by a number, or to the ratio in each round of one comparison.
 
         Raises:
-            ArgumentError: If the two do not have the same number of samples or the same unit, or
+            ValueError: If the two do not have the same number of samples or the same unit, or
                 if something is to be divided by 0.
         """
         if isinstance(other, Real) and other:
             return replace(self, samples=tuple(sample / other for sample in self.samples))
         if isinstance(other, Real):
-            raise ArgumentError(f"{self.name!r} cannot be divided by 0.")
+            raise ValueError(f"{self.name!r} cannot be divided by 0.")
         if not isinstance(other, Quantity):
             return NotImplemented
         pairs = self._rounds_with(other, "ratio")
         if 0 in other.samples:
-            raise ArgumentError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
+            raise ValueError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
         ratios = tuple(a / b for a, b in pairs)
-        exact, level = self.exact and other.exact, max(self.level, other.level)
-        return Quantity(f"{self.name} / {other.name}", ratios, exact=exact, level=level)
+        return Quantity(f"{self.name} / {other.name}", ratios, **certainty_of(self, other))
 
     def __sub__(self, other: "Quantity") -> "Quantity":
         """Subtract sample by sample: the difference in each round of one comparison.
 
         Raises:
-            ArgumentError: If the two do not have the same number of samples or the same unit.
+            ValueError: If the two do not have the same number of samples or the same unit.
         """
         if not isinstance(other, Quantity):
             return NotImplemented
         differences = tuple(a - b for a, b in self._rounds_with(other, "difference"))
-        exact, level = self.exact and other.exact, max(self.level, other.level)
-        return Quantity(f"{self.name} - {other.name}", differences, self.unit, exact, level)
+        name = f"{self.name} - {other.name}"
+        return Quantity(name, differences, self.unit, **certainty_of(self, other))
 
     def _rounds_with(self, other: "Quantity", what: str) -> list[tuple[float, float]]:
         if len(self.samples) != len(other.samples) or self.unit != other.unit:
-            raise ArgumentError(
+            raise ValueError(
                 f"A {what} is taken round by round, but "
                 f"{self.name!r} has {len(self.samples)} samples in {self.unit!r} and "
                 f"{other.name!r} has {len(other.samples)} in {other.unit!r}. "
@@ -186,19 +198,24 @@ class Quantity:
     def between(self, low: float, high: float) -> "Predicate":
         """State that the quantity lies in `low` to `high`, both included."""
         if isinstance(low, Quantity) or isinstance(high, Quantity):
-            raise ArgumentError(
+            raise ValueError(
                 f"between() takes two numbers; state {self.name!r} > low and < high instead."
             )
         (low, _), (high, _) = self._bounds(low), self._bounds(high)
         if low > high:
-            raise ArgumentError(f"No {self.name!r} can lie between {low} and {high}: swap them.")
+            raise ValueError(f"No {self.name!r} can lie between {low} and {high}: swap them.")
         return Predicate(self, low, high, relation="between")
 
     def _bounds(self, other: "Quantity | float") -> tuple[float, float]:
         """Return the interval of a quantity, or a number twice."""
+        if self.exact and self.unit == "s":
+            raise ValueError(
+                f"{self.name!r} is said to be exact, but a time is never that: measure it several "
+                "times, with compare(), or say that it was seen once, with once()."
+            )
         if isinstance(other, Quantity):
             if other.unit != self.unit:
-                raise ArgumentError(
+                raise ValueError(
                     f"{self.name!r} is in {self.unit!r} and {other.name!r} in {other.unit!r}: "
                     "quantities of different units cannot be compared."
                 )
@@ -208,30 +225,30 @@ class Quantity:
         except (TypeError, ValueError, OverflowError):
             bound = math.nan
         if not math.isfinite(bound):
-            raise ArgumentError(f"{self.name!r} cannot be compared with {other!r}.")
+            raise ValueError(f"{self.name!r} cannot be compared with {other!r}.")
         return bound, bound
 
-    def where(self, rounds: Sequence[bool]) -> "Quantity":
+    def select(self, rounds: Sequence[bool]) -> "Quantity":
         """Return the samples of some rounds only, chosen by something that is not this quantity.
 
         Args:
             rounds: Whether to keep each sample.
 
         Raises:
-            ArgumentError: If there is not one for each sample, or none is to be kept.
+            ValueError: If there is not one for each sample, or none is to be kept.
 
         Example:
-            >>> Quantity("time", (1, 9, 2), "s").where([True, False, True]).samples
+            >>> Quantity("time", (1, 9, 2), "s").select([True, False, True]).samples
             (1.0, 2.0)
         """
         if len(rounds) != len(self.samples):
-            raise ArgumentError(
+            raise ValueError(
                 f"{self.name!r} has {len(self.samples)} samples, but {len(rounds)} rounds were "
                 "given: say for each sample whether to keep it."
             )
         return replace(self, samples=tuple(itertools.compress(self.samples, rounds)))
 
-    def renamed(self, name: str) -> "Quantity":
+    def rename(self, name: str) -> "Quantity":
         """Return the same samples under another name."""
         return replace(self, name=name)
 
@@ -243,6 +260,7 @@ class Quantity:
             "unit": self.unit,
             "exact": self.exact,
             "level": self.level,
+            "once": self.once,
         }
 
     def __format__(self, spec: str) -> str:
@@ -256,18 +274,23 @@ class Quantity:
             return f"{format_value(100 * self.median, '', digits=2)} %"
         if spec:
             return format(self.median, spec)
-        is_count = self.exact and not self.unit and self.median.is_integer()
+        is_count = (self.exact or self.once) and not self.unit and self.median.is_integer()
         return format_value(self.median, self.unit, digits=3 if is_count else 2)
 
+    def __str__(self) -> str:
+        return format(self, "")
+
     @property
-    def doubt(self) -> str:
-        """What is to be said beside the median, which is its interval and the number of samples."""
+    def summary(self) -> str:
+        """How certain the median is, in words: its interval and the number of samples."""
         if self.exact:
             return "counted"
-        count = f"{len(self.samples)} sample{'s' * (len(self.samples) > 1)}"
+        if self.once:
+            return "seen once"
+        count = plural(len(self.samples), "sample")
         if len(set(self.samples)) == 1 < len(self.samples):
             return f"the same in all {count}"
-        if len(self.samples) < self.fewest:
+        if self.too_few_samples:
             return f"{count}, too few for an interval"
         low, high = (format_value(end, self.unit) for end in self.interval)
         if low == high:  # "1 to 1" is no interval to a reader.
@@ -276,7 +299,7 @@ class Quantity:
 
     def __repr__(self) -> str:
         value = format_value(self.median, self.unit)
-        return f"{self.name}: {value}" + ("" if self.exact else f" ({self.doubt})")
+        return f"{self.name}: {value}" if self.exact else f"{self.name}: {value} ({self.summary})"
 
     def _repr_html_(self) -> str:
         return quantities_table([self])
@@ -299,7 +322,7 @@ def quantities_table(quantities: Iterable[Quantity], bounds: Sequence[str] = ())
         bar = interval_bar(low, quantity.median, high, axis) if math.isfinite(high - low) else ""
         value = format_value(quantity.median, quantity.unit)
         rows.append(
-            [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.doubt]
+            [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
             + ([html.escape(bound)] if bounds else [])
         )
     header = ["", "median", "interval", "", *(["claimed"] if bounds else [])]
@@ -316,8 +339,8 @@ def in_percent(share: float) -> str:
     return f"{100 * share:.3g} %"
 
 
-def counted(name: str, value: float, unit: str = "") -> Quantity:
-    """Return a quantity that was counted, so that there is no doubt about it.
+def exact(name: str, value: float, unit: str = "") -> Quantity:
+    """Return a quantity of which there is no doubt, since it was counted.
 
     Args:
         name: What was counted, as it should be printed.
@@ -325,17 +348,46 @@ def counted(name: str, value: float, unit: str = "") -> Quantity:
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
-        A quantity whose interval is that value alone.
+        A quantity whose interval is that value alone. Exact seconds can be shown, but nothing can
+        be claimed of them: they were measured.
 
     Example:
-        >>> counted("operators", 4)
+        >>> exact("operators", 4)
         operators: 4
     """
     return Quantity(name, (value,), unit, exact=True)
 
 
+def once(name: str, value: float, unit: str = "") -> Quantity:
+    """Return a quantity that was seen a single time, and may be another the next time.
+
+    Args:
+        name: What was seen, as it should be printed.
+        value: How much of it.
+        unit: `"s"`, `"B"`, or `""`.
+
+    Returns:
+        A quantity of which one can claim no more than that it was seen.
+
+    Example:
+        >>> (once("until the other knows", 0.2, "s") < 10).verdict
+        'seen'
+    """
+    return Quantity(name, (value,), unit, once=True)
+
+
+def certainty_of(*quantities: Quantity) -> dict[str, Any]:
+    """Return how sure one is of what follows from several quantities: as of the least sure."""
+    return {
+        "exact": all(quantity.exact for quantity in quantities),
+        "level": max(quantity.level for quantity in quantities),
+        "once": any(quantity.once for quantity in quantities)
+        and all(quantity.exact or quantity.once for quantity in quantities),
+    }
+
+
 @dataclass(frozen=True)
-class Predicate:
+class Predicate(RenamedAttributes):
     """A comparison of a quantity's interval with a bound; true, false, or undecided.
 
     Attributes:
@@ -350,9 +402,14 @@ class Predicate:
     high: float
     relation: str
 
+    OLD_NAMES: ClassVar[dict[str, str]] = {"bound": "describe()", "clearance": "margin()"}
+
     @property
     def verdict(self) -> str:
-        """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`."""
+        """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`.
+
+        What was seen once, and agrees, is `"seen"`: that is no interval.
+        """
         low, high = self.quantity.interval
         if self.relation == ">":
             holds, fails = low > self.high, high <= self.low
@@ -361,9 +418,11 @@ class Predicate:
         else:
             holds = self.low <= low and high <= self.high
             fails = high < self.low or low > self.high
-        return "holds" if holds else "fails" if fails else "inconclusive"
+        if holds:
+            return "seen" if self.quantity.once else "holds"
+        return "fails" if fails else "inconclusive"
 
-    def clearance(self, value: float | None = None) -> float:
+    def margin(self, value: float | None = None) -> float:
         """Return how far a value is from the bound, in units of the bound; below 0 it fails.
 
         Args:
@@ -398,10 +457,10 @@ class Predicate:
         """Return the comparison that `as_dict` has described.
 
         Raises:
-            ArgumentError: If its relation is none of the three, or its quantity is none.
+            ValueError: If its relation is none of the three, or its quantity is none.
         """
         if data["relation"] not in (">", "<", "between"):
-            raise ArgumentError(f"A comparison is >, < or between, found {data['relation']!r}.")
+            raise ValueError(f"A comparison is >, < or between, found {data['relation']!r}.")
         low = -math.inf if data["low"] is None else data["low"]
         high = math.inf if data["high"] is None else data["high"]
         return cls(Quantity(**data["quantity"]), low, high, data["relation"])
@@ -414,9 +473,8 @@ class Predicate:
             "Pass it to claim(), read its .verdict, or use quantity.between(low, high)."
         )
 
-    @property
-    def bound(self) -> str:
-        """What is claimed of the quantity, in words."""
+    def describe(self) -> str:
+        """Return what is claimed of the quantity, in words."""
         low, high = (format_value(end, self.quantity.unit) for end in (self.low, self.high))
         if self.relation == "between":
             return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
@@ -424,4 +482,4 @@ class Predicate:
 
     def __str__(self) -> str:
         # Without the remarks of an overlap score.
-        return f"{Quantity.__repr__(self.quantity)}; claimed: {self.bound}"
+        return f"{Quantity.__repr__(self.quantity)}; claimed: {self.describe()}"

@@ -1,13 +1,21 @@
-"""Quantify how much two activities ran at the same time."""
+"""Measure how much two activities overlap, that is, ran at the same time.
+
+How it works. `measure_overlap` times three functions with one `compare`: the first activity alone,
+the second alone, and both at once. If nothing overlaps, both take as long as the sum of the two; if
+all does, as long as the longer one. The overlap score says where between these they lie: the time
+that was saved over the time that could have been, (first + second - together) / min(first, second),
+computed for each round, so that it has an interval. A score clearly outside 0 to 1 is no overlap
+but a sign that the runs differ in something else.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
-from d2lpar.errors import ArgumentError
-from d2lpar.measurement import Comparison, Measurement, Until, compare
-from d2lpar.quantity import Quantity, counted, quantities_table
+from d2lpar._errors import RenamedAttributes
+from d2lpar._measurement import Comparison, Measurement, Until, compare
+from d2lpar._quantity import Quantity, certainty_of, once, quantities_table
 
 SLACK = 0.05
 """How far a score may lie outside 0 to 1 before something is said about it."""
@@ -23,6 +31,7 @@ class OverlapScore(Quantity):
         unit: Empty, since it is a ratio.
         exact: As in `Quantity`.
         level: As in `Quantity`.
+        once: As in `Quantity`.
         shared_device: The device on which the results of both lay, if there was only that one.
     """
 
@@ -76,33 +85,31 @@ def overlap_score(
         The score of each round, with an interval; without one for single numbers.
 
     Raises:
-        ArgumentError: If the three do not have the same number of samples or are no times.
+        ValueError: If the three do not have the same number of samples or are no times.
 
     Example:
         >>> overlap_score(1.0, 2.0, 2.25)
-        overlap score: 0.75
-        >>> overlap_score(1.0, 2.0, 1.9)
-        overlap score: 1.1; a broken measurement: clearly above 1, so the runs differ in something \
-other than overlap
+        overlap score: 0.75 (seen once)
+        >>> overlap_score(1.0, 2.0, 1.9).broken
+        True
     """
     times = [_seconds(given) for given in (first, second, together)]
     counts = [len(quantity.samples) for quantity in times]
     if len(set(counts)) > 1:
-        raise ArgumentError(
+        raise ValueError(
             "A score is taken round by round, but the three have "
             f"{counts[0]}, {counts[1]} and {counts[2]} samples. Measure them with one `compare`."
         )
     if any(sample <= 0 for quantity in times for sample in quantity.samples):
-        raise ArgumentError("An overlap score needs times above 0 seconds.")
+        raise ValueError("An overlap score needs times above 0 seconds.")
     rounds = zip(*(quantity.samples for quantity in times), strict=True)
     scores = tuple((a + b - both) / min(a, b) for a, b, both in rounds)
-    exact = all(quantity.exact for quantity in times)
-    level = max(quantity.level for quantity in times)
-    return OverlapScore("overlap score", scores, "", exact, level, _shared_device(first, second))
+    shared = _shared_device(first, second)
+    return OverlapScore("overlap score", scores, shared_device=shared, **certainty_of(*times))
 
 
 @dataclass(frozen=True, repr=False)
-class Pair:
+class Overlap(RenamedAttributes):
     """Two activities that were timed each alone and both at once.
 
     Attributes:
@@ -111,15 +118,17 @@ class Pair:
 
     times: Comparison
 
-    @property
-    def score(self) -> OverlapScore:
-        """How much of the shorter activity was hidden, in the rounds that count."""
-        return self.times.counting(overlap_score(*self.times.values()))
+    OLD_NAMES: ClassVar[dict[str, str]] = {"missing": "needs"}
 
     @property
-    def missing(self) -> str | None:
+    def score(self) -> OverlapScore:
+        """How much of the shorter activity was hidden."""
+        return overlap_score(*self.times.values())
+
+    @property
+    def needs(self) -> str | None:
         """What the machine lacked to measure it, as the control found; None if nothing."""
-        return self.times.missing
+        return self.times.needs
 
     def __repr__(self) -> str:
         return f"{self.times!r}\n{self.score!r}"
@@ -134,22 +143,21 @@ def measure_overlap(
     *,
     until: Until | None = None,
     **options: Any,
-) -> Pair:
+) -> Overlap:
     """Time two functions each alone and both at once, and say how much they overlap.
 
     Args:
         first: The one activity. It must return what it computes, since that is waited for.
         second: The other one, likewise. At once means that it is called as soon as `first` has
             returned, without a barrier in between.
-        until: As for `compare`; it is given the pair so far.
+        until: As for `compare`; it is given the `Overlap` so far.
         **options: What else `compare` takes, such as `repeats` or `control`.
 
     Returns:
         The times, and the score that follows from them.
 
     Raises:
-        ArgumentError: As `compare` raises it.
-        CompilationError: Likewise.
+        TypeError, ValueError, CompilationError: As `compare` raises them.
 
     Example:
         >>> import time
@@ -157,23 +165,23 @@ def measure_overlap(
         >>> measure_overlap(nap, nap).score.median < 0.9
         True
     """
-    asked = None if until is None else lambda times: until(Pair(times))
-    arms = {
+    asked = None if until is None else lambda times: until(Overlap(times))
+    functions = {
         "first alone": first,
         "second alone": second,
         "at once": lambda: (first(), second()),
     }
-    return Pair(compare(arms, until=asked, **options))
+    return Overlap(compare(functions, until=asked, **options))
 
 
 def _seconds(given: Measurement | Quantity | float) -> Quantity:
     if isinstance(given, Measurement):
         return given.total
     if isinstance(given, Real) and not isinstance(given, bool):
-        return counted("printed time", float(given), "s")
+        return once("printed time", float(given), "s")
     if isinstance(given, Quantity) and given.unit == "s":
         return given
-    raise ArgumentError(
+    raise ValueError(
         f"An overlap score is made of times in seconds, found {given!r}: pass what `compare` "
         "measured, or numbers."
     )

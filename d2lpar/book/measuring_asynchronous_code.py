@@ -1,4 +1,4 @@
-"""Draw what the traps of *Measuring Asynchronous Code* have caught."""
+"""What *Measuring Asynchronous Code* draws of the traps it describes."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,17 +7,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._marks import error_bars, format_axis
-from d2lpar.measurement import Measurement
-from d2lpar.memory import PeakMemory
-from d2lpar.plot import COLOURS
-from d2lpar.quantity import Quantity
+from d2lpar._measurement import Measurement
+from d2lpar._memory import PeakMemory
+from d2lpar._plot import COLORS, error_bars, format_axis
+from d2lpar._quantity import Quantity
 
 # What a reader meets on the way to the right number is drawn in the second of the two.
 _RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
 
 
-def draw_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
+def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
     """Draw how long each of many calls held Python, for two ways of timing them.
 
     Args:
@@ -29,7 +28,7 @@ def draw_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
     axes = plt.figure(figsize=(5.2, 3.0)).add_subplot()
     for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
         numbers = np.arange(1, len(times) + 1)
-        axes.plot(numbers, times, marker, color=COLOURS[role], ms=3.5, label=label)
+        axes.plot(numbers, times, marker, color=COLORS[role], ms=3.5, label=label)
     axes.set_yscale("log")
     format_axis(axes.yaxis, "s")
     axes.set(xlabel="call", ylabel="Python is held for")
@@ -37,7 +36,7 @@ def draw_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
     return axes
 
 
-def draw_pairs(ratio: Quantity) -> Axes:
+def plot_pairs(ratio: Quantity) -> Axes:
     """Draw the ratios of single pairs above their median and its interval.
 
     Args:
@@ -49,11 +48,11 @@ def draw_pairs(ratio: Quantity) -> Axes:
     axes = plt.figure(figsize=(5.2, 2.1)).add_subplot()
     # So that points do not hide each other; alike in each build.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
-    axes.plot(ratio.samples, heights, ".", color=COLOURS["host"], alpha=0.6)
+    axes.plot(ratio.samples, heights, ".", color=COLORS["host"], alpha=0.6)
     axes.errorbar(
-        [ratio.median], [0], xerr=error_bars([ratio]), fmt="s", color=COLOURS["device"], capsize=3
+        [ratio.median], [0], xerr=error_bars([ratio]), fmt="s", color=COLORS["device"], capsize=3
     )
-    axes.axvline(1, color=COLOURS["model"], linestyle="--", linewidth=1)
+    axes.axvline(1, color=COLORS["model"], linestyle="--", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
     axes.set_xlim(0.9 * min(0.5, *ratio.samples), 1.1 * max(2, *ratio.samples))
@@ -64,7 +63,7 @@ def draw_pairs(ratio: Quantity) -> Axes:
     return axes
 
 
-def draw_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> list[Axes]:
+def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> list[Axes]:
     """Draw the times of two arms over the number of the call, for each order of the calls.
 
     Args:
@@ -81,8 +80,8 @@ def draw_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
             arms.items(), ("host", "device"), "os", strict=True
         ):
             when = [number for number, name in enumerate(order, 1) if name == arm]
-            axes.plot(when, measured.total.samples, marker, color=COLOURS[role], ms=4.5, label=arm)
-            axes.axhline(measured.total.median, color=COLOURS[role], linestyle="--", lw=1)
+            axes.plot(when, measured.total.samples, marker, color=COLORS[role], ms=4.5, label=arm)
+            axes.axhline(measured.total.median, color=COLORS[role], linestyle="--", lw=1)
         axes.set_title(title, fontsize=11)
         axes.set(xlabel="call", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -92,7 +91,7 @@ def draw_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
     return list(charts)
 
 
-def draw_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
+def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
     """Draw how often a winner was found among equals, over the number of looks.
 
     Args:
@@ -103,8 +102,8 @@ def draw_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
     """
     axes = plt.figure(figsize=(5.2, 2.8)).add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
-        axes.plot(range(1, len(share) + 1), share, "o-", color=COLOURS[role], label=label)
-    axes.axhline(0.05, color=COLOURS["model"], linestyle="--", linewidth=1)
+        axes.plot(range(1, len(share) + 1), share, "o-", color=COLORS[role], label=label)
+    axes.axhline(0.05, color=COLORS["model"], linestyle="--", linewidth=1)
     axes.set(xlabel="looks", ylabel="share with a winner", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.yaxis.set_major_formatter("{x:.0%}")
@@ -112,7 +111,7 @@ def draw_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
     return axes
 
 
-def draw_memory(watched: Mapping[str, PeakMemory]) -> Axes:
+def plot_memory(watched: Mapping[str, PeakMemory]) -> Axes:
     """Draw memory over time, with a square at the end, where one reads it after a barrier.
 
     Args:
@@ -125,8 +124,8 @@ def draw_memory(watched: Mapping[str, PeakMemory]) -> Axes:
     for (label, memory), role in zip(watched.items(), ("barrier", "none"), strict=True):
         seconds = [when for when, _ in memory.samples]
         grown = [count - memory.before for _, count in memory.samples]
-        axes.plot(seconds, grown, color=COLOURS[role], label=label)
-        axes.plot(seconds[-1], grown[-1], "s", color=COLOURS[role])
+        axes.plot(seconds, grown, color=COLORS[role], label=label)
+        axes.plot(seconds[-1], grown[-1], "s", color=COLORS[role])
     format_axis(axes.xaxis, "s")
     format_axis(axes.yaxis, "B")
     axes.set(xlabel="time", ylabel="memory above the start", xlim=(0, None))

@@ -1,10 +1,19 @@
-"""Find the CPUs and GPUs JAX sees, under d2l's names, with a clear error."""
+"""Find the CPUs and GPUs that JAX sees, under d2l's names, and describe the machine."""
 
+import os
+import platform
+import shutil
+import subprocess
+from collections import Counter
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jax
 
-from d2lpar.errors import ArgumentError, DeviceError, require_count
+from d2lpar._errors import D2lparError, require_count
+from d2lpar._format import format_bytes, plural
 
 
 def cpu(index: int = 0) -> jax.Device:
@@ -14,8 +23,8 @@ def cpu(index: int = 0) -> jax.Device:
         index: Which of JAX's CPU devices; there is one unless you ask for more.
 
     Raises:
-        DeviceError: If there are not that many.
-        ArgumentError: If `index` is negative or no integer.
+        D2lparError: If there are not that many.
+        ValueError: If `index` is negative or no integer.
 
     Example:
         >>> cpu().platform
@@ -33,8 +42,8 @@ def gpu(index: int = 0) -> jax.Device:
         index: Which of the GPUs that JAX sees.
 
     Raises:
-        DeviceError: If there are not that many.
-        ArgumentError: If `index` is negative or no integer.
+        D2lparError: If there are not that many.
+        ValueError: If `index` is negative or no integer.
     """
     require_count("index", index, at_least=0)
     return _pick("gpu", _gpus(), index, "Use d2lpar.try_gpu(), which falls back to the CPU.")
@@ -57,7 +66,7 @@ def try_gpu(index: int = 0) -> jax.Device:
         index: Which of the GPUs that JAX sees.
 
     Raises:
-        ArgumentError: If `index` is negative or no integer.
+        ValueError: If `index` is negative or no integer.
 
     Example:
         >>> try_gpu().platform in ("cpu", "gpu")
@@ -98,8 +107,8 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
         The first pair that this machine has, in the order of its kinds.
 
     Raises:
-        ArgumentError: If a pair is written in another way.
-        DeviceError: If there is none of them.
+        ValueError: If a pair is written in another way.
+        D2lparError: If there is none of them.
 
     Example:
         >>> first, second = two_devices("cpu+cpu")
@@ -110,13 +119,13 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
     for pair in pairs:
         kinds = pair.split("+") if isinstance(pair, str) else []
         if len(kinds) != 2 or not {"cpu", "gpu"}.issuperset(kinds):
-            raise ArgumentError(f'A pair is written "cpu+gpu" or the like, found {pair!r}.')
+            raise ValueError(f'A pair is written "cpu+gpu" or the like, found {pair!r}.')
         first, second = (_devices_of(kind) for kind in kinds)
         if kinds[0] == kinds[1]:
             second = second[1:]
         if first and second:
             return first[0], second[0]
-    raise DeviceError(
+    raise D2lparError(
         f"two_devices() was asked for {' or '.join(pairs)}, but JAX sees "
         f"{_count('cpu')} and {_count('gpu')}. Call d2lpar.use_cpu_devices(2) before anything "
         "else of JAX: two CPU devices are enough for most of the book."
@@ -133,7 +142,7 @@ def device_name(device: jax.Device) -> str:
         Its kind and its number.
 
     Raises:
-        ArgumentError: If it is no device.
+        ValueError: If it is no device.
 
     Example:
         >>> device_name(cpu())
@@ -151,10 +160,10 @@ def require_device(device: Any, what: str) -> None:
         what: Was called, as the message names it: `"wait_all()"`.
 
     Raises:
-        ArgumentError: If it is none.
+        ValueError: If it is none.
     """
     if not (hasattr(device, "platform") and hasattr(device, "memory_stats")):
-        raise ArgumentError(
+        raise ValueError(
             f"{what} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
             f"{device!r}."
         )
@@ -171,8 +180,8 @@ def use_cpu_devices(count: int) -> None:
         count: How many CPU devices are needed, at least 1.
 
     Raises:
-        ArgumentError: If `count` is no integer of at least 1.
-        DeviceError: If JAX has already started with fewer.
+        ValueError: If `count` is no integer of at least 1.
+        D2lparError: If JAX has already started with fewer.
     """
     require_count("count", count, at_least=1)
     try:
@@ -182,9 +191,9 @@ def use_cpu_devices(count: int) -> None:
     except RuntimeError as error:
         found = len(jax.local_devices(backend="cpu"))
         if found < count:
-            raise DeviceError(
-                f"use_cpu_devices({count}) came too late: JAX has already started with {found} "
-                f"CPU device{'s' * (found > 1)}. Restart Python (in a notebook: the kernel) and "
+            raise D2lparError(
+                f"use_cpu_devices({count}) came too late: JAX has already started with "
+                f"{plural(found, 'CPU device')}. Restart Python (in a notebook: the kernel) and "
                 "call it before anything else of JAX, or set the environment variable "
                 f"JAX_NUM_CPU_DEVICES={count}."
             ) from error
@@ -204,9 +213,112 @@ def _devices_of(kind: str) -> list[jax.Device]:
 def _pick(kind: str, devices: list[jax.Device], index: int, way_out: str) -> jax.Device:
     if index < len(devices):
         return devices[index]
-    raise DeviceError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
+    raise D2lparError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
 
 
 def _count(kind: str) -> str:
-    found = len(_devices_of(kind))
-    return f"{found} {kind.upper()} device{'s' * (found != 1)}"
+    return plural(len(_devices_of(kind)), f"{kind.upper()} device")
+
+
+PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
+"""What a measurement may depend on, beside Python."""
+
+# Microseconds of computing in so many microseconds, or "max"; of a container, with cgroup 2.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores() -> int:
+    """Return how many CPU cores this process may use, which can be fewer than there are.
+
+    A part of a core, which the quota of a container may add, does not count.
+
+    Example:
+        >>> usable_cores() >= 1
+        True
+    """
+    affinity = hasattr(os, "sched_getaffinity")  # Not on macOS.
+    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="utf-8").split()
+    except OSError:
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a measurement was made on.
+
+    Attributes:
+        processor: The name of the CPU.
+        cores: How many of its cores the process may use.
+        memory: Bytes of memory.
+        system: The operating system.
+        devices: The devices of JAX, by kind, such as `"3 x cpu"`.
+        driver: The version of the GPU's driver, or nothing.
+    """
+
+    processor: str
+    cores: int
+    memory: int
+    system: str
+    devices: str
+    driver: str = ""
+
+    @property
+    def rows(self) -> dict[str, str]:
+        """What a reader should know of it, in words, by name."""
+        return {
+            "Processor": f"{self.processor}, {self.cores} cores",
+            "Memory": format_bytes(self.memory),
+            "System": self.system,
+            "JAX devices": f"{self.devices}, driver {self.driver}" if self.driver else self.devices,
+        }
+
+
+def this_machine() -> Machine:
+    """Describe this machine. JAX starts, if it has not started yet.
+
+    Example:
+        >>> this_machine().memory > 0
+        True
+    """
+    import psutil  # Not above: it is a third of the time of `import d2lpar`.
+
+    kinds = Counter(device.device_kind for device in all_devices())
+    return Machine(
+        processor=_processor(),
+        cores=usable_cores(),
+        memory=psutil.virtual_memory().total,
+        system=platform.platform(terse=True),
+        devices=", ".join(f"{count} x {kind}" for kind, count in kinds.items()),
+        driver=_driver(),
+    )
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that a measurement depends on.
+
+    Example:
+        >>> sorted(versions())
+        ['Python', 'd2lpar', 'jax', 'jaxlib', 'numpy', 'scipy']
+    """
+    return {"Python": platform.python_version()} | {
+        name: metadata.version(name) for name in PACKAGES
+    }
+
+
+def _processor() -> str:
+    # On Linux only /proc knows more than the architecture.
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _driver() -> str:
+    if not shutil.which("nvidia-smi"):
+        return ""
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    answer = subprocess.run(query, capture_output=True, text=True)
+    return answer.stdout.strip().partition("\n")[0].strip() if answer.returncode == 0 else ""

@@ -1,0 +1,208 @@
+"""What d2lpar raises, and what it refuses before it begins.
+
+A value that makes no sense is a ValueError, and what is of the wrong kind a TypeError, as in all of
+Python. The classes below are for what a program may want to tell apart from both.
+"""
+
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from numbers import Integral
+from typing import Any, ClassVar, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class D2lparError(RuntimeError):
+    """What was asked for cannot be done here or now; the base of all errors of d2lpar's own."""
+
+    __module__ = "d2lpar"  # Where readers find it; a traceback says so.
+
+
+class CompilationError(D2lparError):
+    """XLA compiled something while the clock was running, so the time means nothing."""
+
+    __module__ = "d2lpar"
+
+
+class WorkerError(D2lparError):
+    """A process of `Workers` has failed, or did not answer.
+
+    Attributes:
+        worker: Its number, if it is about one.
+    """
+
+    __module__ = "d2lpar"
+
+    def __init__(self, message: str, worker: int | None = None, rank: int = 0) -> None:
+        super().__init__(message)
+        self.worker = worker
+        # Of several errors the lowest is the reason: died, failed, waited.
+        self.rank = rank
+
+
+def require_count(name: str, value: object, *, at_least: int, way_out: str = "") -> None:
+    """Refuse `value` unless it is an integer of at least `at_least`.
+
+    Args:
+        name: The argument as the caller wrote it, for the message.
+        value: What the caller passed.
+        at_least: The smallest value that makes sense.
+        way_out: What the caller may want instead; one sentence.
+
+    Raises:
+        ValueError: If `value` is no integer or is too small.
+    """
+    if isinstance(value, Integral) and not isinstance(value, bool) and value >= at_least:
+        return
+    asked = f"{name} must be an integer of at least {at_least}, found {value!r}."
+    raise ValueError(f"{asked} {way_out}".rstrip())
+
+
+def require_seconds(name: str, value: object) -> None:
+    """Refuse `value` unless it is a positive number of seconds.
+
+    Args:
+        name: The argument as the caller wrote it, for the message.
+        value: What the caller passed.
+
+    Raises:
+        ValueError: If `value` is no number, not positive, or NaN.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
+
+
+def require_function(name: str, function: object) -> None:
+    """Refuse what cannot be called, which most often is what the function has returned.
+
+    Args:
+        name: What takes a function and its arguments, for the message: `"measure"`.
+        function: What the caller passed.
+
+    Raises:
+        TypeError: If it cannot be called.
+    """
+    if not callable(function):
+        raise TypeError(
+            f"{name}() needs a function to call, found {type(function).__name__}: pass f and its "
+            f"arguments, {name}(f, x), not its result, {name}(f(x))."
+        )
+
+
+def require_values(what: str, tree: Any = None) -> None:
+    """Refuse to go on while JAX traces: no array has a value then, and a clock times the tracing.
+
+    Args:
+        what: Was called, as the message names it: `"measure()"`.
+        tree: If what was called needs only the values of these arrays, refuse only if one of them
+            has none.
+
+    Raises:
+        D2lparError: If this thread is in a function that jit, grad, vmap or the like transform.
+    """
+    if "jax" not in sys.modules:  # What has not been imported does not trace.
+        return
+    import jax
+
+    if _trace_state()() == _state_outside():  # First: a tree has many leaves, and it is rarely so.
+        return
+    if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
+        raise D2lparError(
+            f"{what} was called while JAX traces a function, for jit, grad, vmap or scan: there "
+            "no array has a value yet, and what takes time is the tracing. Call it outside, "
+            "around the function that JAX has transformed."
+        )
+
+
+@functools.cache
+def _trace_state() -> Callable[[], Any]:
+    # Not above: jax.extend costs a part of the time of `import jax`.
+    try:
+        from jax.extend.core import get_opaque_trace_state
+    except ImportError:  # jax 0.7
+        from jax.core import get_opaque_trace_state
+    return get_opaque_trace_state
+
+
+@functools.cache
+def _state_outside() -> Any:
+    with ThreadPoolExecutor(1) as thread:  # Whoever asks first may be inside.
+        return thread.submit(_trace_state()).result()
+
+
+@contextmanager
+def needs(extra: str) -> Iterator[None]:
+    """Turn the failure of an import into one that says what to install.
+
+    Args:
+        extra: What is to be installed, `d2lpar[extra]`.
+
+    Raises:
+        ImportError: If a module is not installed.
+
+    Example:
+        >>> with needs("plot"):
+        ...     import no_such_module
+        Traceback (most recent call last):
+        ...
+        ImportError: no_such_module is not installed: pip install "d2lpar[plot] @ \
+git+https://github.com/d2lpar/d2lpar"
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ImportError(
+            f'{error.name} is not installed: pip install "d2lpar[{extra}] @ '
+            'git+https://github.com/d2lpar/d2lpar"'
+        ) from error
+
+
+def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Decorate a function that has renamed arguments, so that an old name says the new one.
+
+    Args:
+        **new_names: For each old name the new one.
+
+    Example:
+        >>> @renamed(limit="max_seconds")
+        ... def measure(*, max_seconds=20.0):
+        ...     pass
+        >>> measure(limit=1.0)
+        Traceback (most recent call last):
+        ...
+        TypeError: measure() has called its argument `limit` `max_seconds` since d2lpar 0.3.
+    """
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            for old in new_names.keys() & kwargs:
+                name = function.__qualname__.removesuffix(".__init__")
+                raise TypeError(
+                    f"{name}() has called its argument `{old}` `{new_names[old]}` since d2lpar 0.3."
+                )
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+class RenamedAttributes:
+    """A base of classes that have renamed attributes, so that an old name says the new one.
+
+    Attributes:
+        OLD_NAMES: For each old name the new one.
+    """
+
+    OLD_NAMES: ClassVar[dict[str, str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        own = type(self).__name__
+        if name in self.OLD_NAMES:
+            raise AttributeError(f"{own}.{name} is {own}.{self.OLD_NAMES[name]} since d2lpar 0.3.")
+        raise AttributeError(f"{own!r} object has no attribute {name!r}", name=name, obj=self)

@@ -1,0 +1,505 @@
+"""What *Asynchronous Computation* measures and draws, and the solutions of its exercises."""
+
+import copy
+import functools
+import html
+import itertools
+import pickle
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import altair as alt
+import jax
+import jax.numpy as jnp
+import jaxlib
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from d2lpar._devices import device_name, usable_cores
+from d2lpar._format import as_table, format_seconds, in_one_line, plural, share_bar
+from d2lpar._measurement import Comparison
+from d2lpar._plot import COLORS, arrow, box, error_bars, format_axis
+from d2lpar._quantity import Quantity
+from d2lpar._timeline import PYTHON, Timeline
+from d2lpar._waiting import blocks_host
+from d2lpar.book.explore import Explorable, slider, stacked
+from d2lpar.book.workloads import Work, chain
+
+# --- What makes Python wait -----------------------------------------------------------------------
+
+
+Operation = Callable[[jax.Array, jax.Array, jax.Array], object]
+
+NEED_A_VALUE: dict[str, Operation] = {
+    "y.block_until_ready()": lambda y, s, i: y.block_until_ready(),
+    "np.asarray(y)": lambda y, s, i: np.asarray(y),
+    "np.array(y)": lambda y, s, i: np.array(y),
+    "np.dot(y, y)": lambda y, s, i: np.dot(y, y),
+    "jax.device_get(y)": lambda y, s, i: jax.device_get(y),
+    "y.tolist()": lambda y, s, i: y.tolist(),
+    "str(s)": lambda y, s, i: str(s),
+    "pickle.dumps(y)": lambda y, s, i: pickle.dumps(y),
+    "jnp.nonzero(y)": lambda y, s, i: jnp.nonzero(y),
+    "jnp.unique(y)": lambda y, s, i: jnp.unique(y),
+    "y[y > 0]": lambda y, s, i: y[y > 0],
+    "float(s)": lambda y, s, i: float(s),
+    "s.item()": lambda y, s, i: s.item(),
+    "range(i)": lambda y, s, i: range(i),
+    "[1, 2][i]": lambda y, s, i: [1, 2][i],
+    "if s > 0": lambda y, s, i: bool(s > 0),
+    "max(s, s)": lambda y, s, i: max(s, s),
+    "f'{s:.3f}'": lambda y, s, i: f"{s:.3f}",
+}
+"""What has to see a value of a matrix `y`, a float `s` or an integer `i`."""
+
+NEED_NONE: dict[str, Operation] = {
+    "y.shape, y.dtype": lambda y, s, i: (y.shape, y.dtype),
+    "len(y)": lambda y, s, i: len(y),
+    "y + 1": lambda y, s, i: y + 1,
+    "np.ones(n) + y": lambda y, s, i: np.ones(y.shape, np.float32) + y,
+    "y.T": lambda y, s, i: y.T,
+    "y[0, 0]": lambda y, s, i: y[0, 0],
+    "y.at[0].set(0)": lambda y, s, i: y.at[0].set(0),
+    "y.astype(int)": lambda y, s, i: y.astype(int),
+    "jnp.exp(y)": lambda y, s, i: jnp.exp(y),
+    "jnp.allclose(y, y)": lambda y, s, i: jnp.allclose(y, y),
+    "np.sum(y)": lambda y, s, i: np.sum(y),
+    "s > 0": lambda y, s, i: s > 0,
+    "jax.device_put(y)": lambda y, s, i: jax.device_put(y),
+    "y.copy_to_host_async()": lambda y, s, i: y.copy_to_host_async(),
+    "copy.deepcopy(y)": lambda y, s, i: copy.deepcopy(y),
+    "y.is_ready()": lambda y, s, i: y.is_ready(),
+    "jax.live_arrays()": lambda y, s, i: jax.live_arrays(),
+    "jax.effects_barrier()": lambda y, s, i: jax.effects_barrier(),
+}
+"""What asks for another computation, or for something that is known without the value."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """What an operation on an array that is not ready did to Python.
+
+    Attributes:
+        waits: Whether it waited for the array.
+        seconds: For how long it held Python.
+    """
+
+    waits: bool
+    seconds: float
+
+
+class HeldTable(dict[str, Held]):
+    """Operations by name, with what each did to Python; a table in a notebook."""
+
+    def __repr__(self):
+        return "\n".join(
+            f"{name:24}{'waits' if held.waits else 'goes on':10}{format_seconds(held.seconds)}"
+            for name, held in self.items()
+        )
+
+    def _repr_html_(self) -> str:
+        longest = max((held.seconds for held in self.values()), default=0.0)
+        columns = [
+            [_cells(name, held, longest) for name, held in self.items() if held.waits == waits]
+            for waits in (True, False)
+        ]
+        rows = [
+            [*left, *right]
+            for left, right in itertools.zip_longest(*columns, fillvalue=["", "", ""])
+        ]
+        return as_table(["Python waits", "for", "", "Python goes on", "after", ""], rows)
+
+
+def _cells(name: str, held: Held, longest: float) -> list[str]:
+    seconds = format_seconds(held.seconds)
+    color = COLORS["wait"] if held.waits else COLORS["host"]
+    bar = share_bar(held.seconds / longest, color, f"holds Python for {seconds}")
+    return [f"<code>{html.escape(name)}</code>", in_one_line(seconds), bar]
+
+
+def time_held(
+    operations: Mapping[str, Operation] = NEED_A_VALUE | NEED_NONE,
+    seconds: float = 0.01,
+    clock: Callable[[], float] = time.perf_counter,
+) -> HeldTable:
+    """Call each operation on arrays that are not ready, and time how long it holds Python.
+
+    Args:
+        operations: Take a matrix, a float and an integer, each a result of the same program.
+            Those of the book, unless others are given.
+        seconds: How long the device works on them.
+        clock: Returns seconds.
+
+    Returns:
+        What each did, those that hold Python longest first.
+
+    Example:
+        >>> held = time_held({"float(s)": lambda y, s, i: float(s), "y + 1": lambda y, s, i: y + 1})
+        >>> [(name, each.waits) for name, each in held.items()]
+        [('float(s)', True), ('y + 1', False)]
+    """
+    work = Work()
+
+    @functools.partial(jax.jit, static_argnums=1)
+    def unready(matrix, length):
+        # A corner of a GPU's large matrix: it is waiting that is timed, and not converting.
+        y = chain(matrix, length)[:256, :256]
+        return y, jnp.abs(y).sum(), jnp.argmax(y) % 2
+
+    def held_by(operation):
+        times = []
+
+        def timed(*arrays):
+            start = clock()
+            operation(*arrays)
+            times.append(clock() - start)
+
+        waits = blocks_host(timed, lambda: unready(work.matrix, work.links(seconds)))
+        return Held(waits, times[-1])
+
+    found = {name: held_by(operation) for name, operation in operations.items()}
+    return HeldTable(sorted(found.items(), key=lambda item: -item[1].seconds))
+
+
+# --- The three durations of a loop with two ends --------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A loop in which Python prepares a call, a device computes it, and Python notices.
+
+    A turn with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time, and
+    all turns together take t1 + t2 + t3 + (turns - 1) max(t1, t2).
+
+    Attributes:
+        t1: Seconds in which Python prepares and dispatches a call.
+        t2: Seconds in which the device computes it.
+        with_barrier: What the model says of all turns with a barrier in each, in seconds.
+        without: What it says of them with a barrier at the end.
+    """
+
+    t1: Quantity
+    t2: Quantity
+    with_barrier: Quantity
+    without: Quantity
+
+    @classmethod
+    def of(cls, times: Comparison, turns: int) -> "Pipeline":
+        """Return what follows, round by round, from three measurements.
+
+        Args:
+            times: Has the arms `"one turn"`, which prepares and calls once; `"one call"`, without
+                the preparing; and `"nine calls"`, which are all dispatched before the first is
+                waited for.
+            turns: How many turns the model is asked for.
+        """
+        turn = times["one turn"]
+        t1 = turn.dispatch.rename("t1")
+        # Eight more calls in the queue, which hide all but the computing.
+        more = times["nine calls"].total - times["one call"].total
+        t2 = (more / 8).rename("t2")
+        rounds = list(zip(turn.total.samples, t1.samples, t2.samples, strict=True))
+        level = times.level
+
+        def model(name, seconds):
+            return Quantity(name, tuple(seconds), "s", level=level)
+
+        return cls(
+            t1,
+            t2,
+            model("model, with barriers", (turns * whole for whole, _, _ in rounds)),
+            model("model", (whole + (turns - 1) * max(a, b) for whole, a, b in rounds)),
+        )
+
+
+def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
+    """Return how many results of a call are unfinished at most, if it is made again and again.
+
+    Args:
+        call: Dispatches some work; it takes far longer than asking whether a result is ready.
+        times: How often to call it.
+    """
+    results, most = [], 0
+    for _ in range(times):
+        results.append(call())
+        most = max(most, sum(not result.is_ready() for result in results))
+    jax.block_until_ready(results)
+    return most
+
+
+def time_to_notice(timeline: Timeline) -> float:
+    """Return t3: how many seconds after the end of the work a waiting Python thread knows of it.
+
+    Args:
+        timeline: The recording of one call and of the barrier behind it. (Recording takes time as
+            well, so this is rather too long than too short.)
+    """
+    wait = timeline.row(PYTHON)[-1]
+    return (wait.end - max(event.end for event in timeline.row(timeline.rows[-1]))) / 1e9
+
+
+# --- A pipeline to explore ------------------------------------------------------------------------
+
+
+# The lowest chart says what the lines of all three are.
+_GRID_ONLY = alt.Axis(labels=False, ticks=False, title=None)
+
+
+_TURNS = 8  # Operations. So many fit beside each other on a phone.
+
+
+_LONGEST = {"t1": 6, "t2": 6, "t3": 4}  # Milliseconds.
+
+
+def explore_pipeline() -> Explorable:
+    """Return a chart of the pipeline of front end and back end, with a slider for each part.
+
+    Python dispatches an operation within t1, the device computes it within t2, and t3 later Python
+    knows. Each end does one at a time. With a limit of L, Python dispatches an operation only when
+    it knows of the one that was asked for L before it. Times like these are longest paths, which
+    have a closed form here: operation k, counted from zero, is computed at
+
+        t1 + t2 + max(k m, (k div L) (t1 + t2 + t3) + (k mod L) m)    with m = max(t1, t2),
+
+    as a path either follows the slower end, or goes all the way round L operations at a time (F.
+    Baccelli et al., 1992, Synchronization and Linearity, chapter 2).
+
+    Returns:
+        A Gantt chart, the operations that are queued or running, and the time that all of them take
+        with a barrier in each turn, with the limit, and without it. Times are in milliseconds.
+
+    Example:
+        >>> explore_pipeline().chart.to_dict()["params"][0]["name"]
+        't1'
+    """
+    sliders = [
+        slider("t1", 3, 0.5, _LONGEST["t1"], 0.5, "t₁ dispatch (ms)"),
+        slider("t2", 5, 0.5, _LONGEST["t2"], 0.5, "t₂ compute (ms)"),
+        slider("t3", 4, 0, _LONGEST["t3"], 0.5, "t₃ return (ms)"),
+        slider("L", 2, 1, _TURNS, 1, "limit"),
+    ]
+    # The same axis wherever the sliders stand: a bar that grows is seen to grow.
+    scale = alt.Scale(domain=[0, _TURNS * sum(_LONGEST.values())], nice=False)
+    known = f"{_computed('(datum.k - L)')} + t3"
+    operations = alt.Chart(alt.sequence(_TURNS, as_="k")).transform_calculate(
+        dispatched=f"t1 + max(datum.k * t1, datum.k < L ? 0 : {known})",
+        computed=_computed("datum.k"),
+    )
+    last = _TURNS - 1
+    awaited = f"datum.k + L <= {last} || datum.k == {last}"  # Python waits for no others.
+    gantt = alt.layer(
+        _bars(operations, scale, "dispatch", "datum.dispatched", "t1", "host"),
+        _bars(operations, scale, "compute", "datum.computed", "t2", "device"),
+        _bars(
+            operations.transform_filter(awaited),
+            scale,
+            "return",
+            "datum.computed + t3",
+            "t3",
+            "model",
+        ),
+    )
+    in_flight = (
+        operations.transform_fold(["dispatched", "computed"], as_=["event", "time"])
+        .transform_calculate(change="datum.event == 'dispatched' ? 1 : -1")
+        .transform_window(
+            in_flight="sum(change)", sort=[alt.SortField("time"), alt.SortField("change")]
+        )
+        .mark_area(interpolate="step-after", color=COLORS["window"], opacity=0.7)
+        .encode(
+            alt.X("time:Q", scale=scale, axis=_GRID_ONLY),
+            alt.Y(
+                "in_flight:Q",
+                stack=None,
+                title=None,
+                scale=alt.Scale(domain=[0, _TURNS]),
+                axis=alt.Axis(values=[0, 4, 8]),
+            ),
+        )
+    )
+    totals = {
+        "barrier in each turn": f"{_TURNS} * (t1 + t2 + t3)",
+        "with the limit": f"{_computed(str(last))} + t3",
+        "no limit": f"t1 + t2 + t3 + {last} * max(t1, t2)",
+    }
+    total = (
+        alt.Chart(alt.sequence(1))
+        .transform_calculate(**totals)
+        .transform_fold(list(totals), as_=["way", "total"])
+        .encode(
+            alt.X("total:Q", scale=scale, title="time (ms)"), alt.Y("way:N", sort=None, title=None)
+        )
+    )
+    numbers = total.mark_text(align="right", dx=-4, color="white").encode(text="total:Q")
+    parts = [
+        gantt.properties(title="What works when", height=84),
+        in_flight.properties(title="Queued or running", height=56),
+        (total.mark_bar(height=18, color=COLORS["model"]) + numbers).properties(
+            title="Until Python has the last result", height=78
+        ),
+    ]
+    return stacked(
+        parts,
+        sliders,
+        "Three charts over one axis of time. In the first, Python dispatches operations one after "
+        "the other, the device computes them one after the other, and the last result returns. In "
+        "the second, operations pile up and are worked off. In the third, bars compare how "
+        "long it takes with a barrier in each turn, with a limit, and without one.",
+    )
+
+
+def _computed(k: str) -> str:
+    """Return the expression of Vega for when operation k is computed."""
+    slower = "max(t1, t2)"
+    around = f"floor({k} / L) * (t1 + t2 + t3) + ({k} % L) * {slower}"
+    return f"t1 + t2 + max({k} * {slower}, {around})"
+
+
+def _bars(
+    operations: alt.Chart, scale: alt.Scale, row: str, end: str, takes: str, role: str
+) -> alt.Chart:
+    """Return one row of the Gantt chart of the pipeline."""
+    return (
+        operations.transform_calculate(
+            number="datum.k + 1", row=f"'{row}'", begin=f"{end} - {takes}", end=end, takes=takes
+        )
+        .mark_bar(height=18, color=COLORS[role], stroke="white", strokeWidth=1)
+        .encode(
+            alt.X("begin:Q", scale=scale, axis=_GRID_ONLY),
+            alt.X2("end:Q"),
+            alt.Y("row:N", sort=["dispatch", "compute", "return"], title=None),
+            tooltip=[
+                alt.Tooltip("number:Q", title="operation"),
+                alt.Tooltip("row:N", title="step"),
+                alt.Tooltip("begin:Q", title="starts (ms)"),
+                alt.Tooltip("takes:Q", title="takes (ms)"),
+            ],
+        )
+    )
+
+
+# --- Figures --------------------------------------------------------------------------------------
+
+
+def plot_stack() -> Axes:
+    """Draw what a program of this process goes through on its way to the devices of JAX.
+
+    Returns:
+        The axes; every version, thread and device in it is the one at hand.
+    """
+    devices = jax.local_devices()
+    shown = devices[:4]
+    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
+    axes.set_axis_off()
+    axes.set(xlim=(0, 10), ylim=(0, 10))
+    client = devices[0].platform.upper()
+    python = f"front end: Python {platform.python_version()}, jax {jax.__version__}"
+    program = f"XLA program (jaxlib {jaxlib.__version__}), compiled once"
+    box(axes, 5, 8.9, 7.4, python, COLORS["host"])
+    box(axes, 5, 6.6, 7.4, program, COLORS["model"])
+    width = 8.6 / len(shown)
+    for index, device in enumerate(shown):
+        x = 0.7 + width * (index + 0.5)
+        arrow(axes, (5, 5.95), (x, 4.95))
+        box(
+            axes,
+            x,
+            4.3,
+            width * 0.9,
+            "queue" if len(shown) > 2 else "queue of calls",
+            COLORS["device"],
+        )
+        arrow(axes, (x, 3.65), (x, 2.55))
+        more = f" (+{len(devices) - 4})" if index == 3 and len(devices) > 4 else ""
+        box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLORS["device"])
+    cores = usable_cores()
+    arrow(axes, (5, 8.25), (5, 7.25))
+    axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=11)
+    on = f"on {plural(cores, 'CPU core')}" if client == "CPU" else devices[0].device_kind
+    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center", fontsize=11)
+    return axes
+
+
+def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
+    """Draw how long each of many calls held Python.
+
+    Args:
+        seconds: The time of each call, in their order.
+        limit: The number of calls that returned at once; a line is drawn behind it.
+
+    Returns:
+        The axes.
+    """
+    axes = plt.figure().add_subplot()
+    numbers = np.arange(1, len(seconds) + 1)
+    axes.plot(numbers, seconds, ".", color=COLORS["host"])
+    axes.axvline(limit + 0.5, color=COLORS["model"], linestyle="--", linewidth=1)
+    axes.annotate(
+        f"after {limit} calls",
+        (limit + 0.5, 0.5),
+        xycoords=("data", "axes fraction"),
+        xytext=(5, 0),
+        textcoords="offset points",
+    )
+    axes.set_yscale("log")
+    format_axis(axes.yaxis, "s")
+    axes.set(xlabel="call", ylabel="Python is held for")
+    return axes
+
+
+def plot_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]) -> Axes:
+    """Draw when each minibatch of an epoch had been handed out.
+
+    Args:
+        epochs: Seconds since the epoch began, for each minibatch, by name.
+        styles: A role of `COLORS` for each name.
+
+    Returns:
+        The axes.
+    """
+    axes = plt.figure().add_subplot()
+    for name, seconds in epochs.items():
+        numbers = np.arange(1, len(seconds) + 1)
+        axes.plot(numbers, seconds, color=COLORS[styles[name]], label=name)
+    axes.set(xlabel="minibatch", ylabel="Python is done with it after (s)", ylim=(0, None))
+    axes.legend()
+    return axes
+
+
+def plot_ways(
+    panels: Mapping[str, Mapping[str, Quantity]], styles: Mapping[str, str]
+) -> list[Axes]:
+    """Draw what several ways of doing the same cost, in panels side by side.
+
+    Args:
+        panels: For each title a quantity by the name of the way; the ways are the same in all.
+        styles: A role of `COLORS` for each way.
+
+    Returns:
+        The axes, with a bar for each median, from zero, and its interval as a line.
+    """
+    names = list(next(iter(panels.values())))
+    figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    places = np.arange(len(names))[::-1]
+    for axes, (title, quantities) in zip(all_axes, panels.items(), strict=True):
+        found = [quantities[name] for name in names]
+        axes.barh(
+            places,
+            [quantity.median for quantity in found],
+            xerr=error_bars(found),
+            color=[COLORS[styles[name]] for name in names],
+            error_kw={"lw": 1.2, "ecolor": COLORS["model"]},
+            height=0.62,
+        )
+        axes.set_yticks(places, names)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlim(0, None)
+        axes.xaxis.set_major_locator(MaxNLocator(3))
+        format_axis(axes.xaxis, found[0].unit)
+        axes.set_title(title, fontsize=11, loc="left")
+    return list(all_axes)

@@ -1,0 +1,377 @@
+"""What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from d2lpar._devices import cpu, device_name
+from d2lpar._measurement import Until, compare, measure
+from d2lpar._overlap import OverlapScore, overlap_score
+from d2lpar._quantity import Quantity
+from d2lpar._timeline import PYTHON, Timeline
+from d2lpar._timing import Timer
+from d2lpar._trace import record_trace
+
+# --- Work of a fair size for two devices ----------------------------------------------------------
+
+
+_MOST_CALLS = 30
+"""Python may run ahead of a CPU device by 32 calls. The next would make it wait, which no overlap
+of two devices survives."""
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """A number of equal calls, none of which needs another.
+
+    Attributes:
+        function: What is called.
+        argument: With what.
+        count: How often.
+    """
+
+    function: Callable[[jax.Array], jax.Array]
+    argument: jax.Array
+    count: int
+
+    def __call__(self) -> list[jax.Array]:
+        """Ask for all of them, and return their results, which are not there yet."""
+        return [self.function(self.argument) for _ in range(self.count)]
+
+    def __str__(self):
+        (device,) = self.argument.devices()
+        rows, columns = self.argument.shape
+        return f"{device_name(device)}: {self.count} times {rows} x {columns}"
+
+
+def fair_matrix(
+    function: Callable[[jax.Array], jax.Array], device: jax.Device, size: int
+) -> tuple[jax.Array, float]:
+    """Make a matrix that is small enough for a function to be called ten times in a tenth second.
+
+    Args:
+        function: What is to be done with it.
+        device: Where.
+        size: Rows and columns of the original, which are halved until it is fast enough.
+
+    Returns:
+        The matrix, and how many seconds one call takes.
+    """
+    rng = np.random.default_rng(0)
+    while True:
+        x = jax.device_put(rng.standard_normal((size, size), dtype=np.float32), device)
+        seconds = measure(function, x, repeats=3).total.median
+        if 10 * seconds < 0.1 or size <= 250:
+            return x, seconds
+        size //= 2
+
+
+def fair_calls(
+    function: Callable[[jax.Array], jax.Array],
+    devices: Sequence[jax.Device],
+    sizes: Sequence[int],
+) -> list[Repeated]:
+    """Make calls for each device so that all devices take about as long.
+
+    Args:
+        function: What is called, with a square matrix.
+        devices: Where.
+        sizes: Rows and columns of the original on each of them.
+
+    Returns:
+        For each device ten calls, or more of them where it is faster than another. Devices of one
+        kind get the same, whatever noise there is in their times.
+    """
+    if len({(device.platform, size) for device, size in zip(devices, sizes, strict=True)}) == 1:
+        x, _ = fair_matrix(function, devices[0], sizes[0])
+        return [Repeated(function, jax.device_put(x, device), 10) for device in devices]
+    made = [
+        fair_matrix(function, device, size) for device, size in zip(devices, sizes, strict=True)
+    ]
+    slowest = max(seconds for _, seconds in made)
+    return [
+        Repeated(function, x, min(_MOST_CALLS, round(10 * slowest / seconds)))
+        for x, seconds in made
+    ]
+
+
+def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
+    """Return how many cores a function keeps busy: processor time over the time that passes.
+
+    Args:
+        function: What to run. It must return what it computes. Nothing else may run meanwhile in
+            this process.
+        times: How often to run it.
+
+    Example:
+        >>> cores_busy(lambda: time.sleep(0.01)) < 0.5
+        True
+    """
+    jax.block_until_ready(function())
+    processor, passed = time.process_time(), time.perf_counter()
+    for _ in range(times):
+        jax.block_until_ready(function())
+    return (time.process_time() - processor) / (time.perf_counter() - passed)
+
+
+# --- Copying while the next result is computed ----------------------------------------------------
+
+
+COPIES = 5
+"""How many results are copied; few enough to be told apart in a timeline."""
+
+
+@dataclass(frozen=True)
+class CopyTimes:
+    """The times of computing, of copying, and of both at once, and how much they overlap.
+
+    Attributes:
+        computing: Seconds for all results.
+        copying: Seconds for their copies, once they are there.
+        at_once: Seconds for both, without a barrier in between.
+    """
+
+    computing: Quantity
+    copying: Quantity
+    at_once: Quantity
+
+    @property
+    def rows(self) -> tuple[Quantity, Quantity, Quantity]:
+        """The three, in the order in which editions print them."""
+        return self.computing, self.copying, self.at_once
+
+    @property
+    def score(self) -> OverlapScore:
+        """The overlap; the last copy has nothing to hide behind, so it stays below 1."""
+        return overlap_score(*self.rows)
+
+
+def copy_times(
+    make: Callable,
+    send: Callable,
+    arrive: Callable = list,
+    *,
+    until: Until | None = None,
+    **options: Any,
+) -> CopyTimes:
+    """Time computing and copying, first in turn and then at once, with the same calls.
+
+    Args:
+        make: Returns result number i, which is not there yet.
+        send: Asks for a copy of an array.
+        arrive: Takes the pairs of array and copy, and returns them when there is something to
+            wait for.
+        until: As for `compare`; it is given the times so far.
+        **options: What else `compare` takes.
+    """
+
+    def in_turn():
+        timer = Timer()
+        made = jax.block_until_ready([make(index) for index in range(COPIES)])
+        computing = timer.stop()
+        return arrive([(array, send(array)) for array in made]), computing
+
+    def at_once():
+        return arrive(_make_and_send(make, send)), 0.0  # Here nothing is only computed.
+
+    def parts(times):
+        computing = times["in turn"]["computing"].rename("computing")
+        copying = (times["in turn"].total - computing).rename("copying")
+        return CopyTimes(computing, copying, times["at once"].total.rename("at once"))
+
+    times = compare(
+        {"in turn": in_turn, "at once": at_once},
+        observe={"computing": lambda run: run[1]},
+        units={"computing": "s"},
+        until=None if until is None else lambda times: until(parts(times)),
+        **options,
+    )
+    return parts(times)
+
+
+def _make_and_send(make: Callable, send: Callable) -> list:
+    pairs = []
+    for index in range(COPIES):
+        array = make(index)
+        pairs.append((array, send(array)))
+    return pairs
+
+
+# --- From a GPU to the host -------------------------------------------------------------------
+
+
+def put_on_cpu(array: jax.Array) -> jax.Array:
+    """Ask for a copy on a CPU device."""
+    return jax.device_put(array, cpu())
+
+
+def start_fetching(array: jax.Array) -> jax.Array:
+    """Start to fetch the numbers of an array, and return the array itself."""
+    array.copy_to_host_async()
+    return array
+
+
+def pin(array: jax.Array) -> jax.Array:
+    """Ask for a copy in memory of the host that never moves, where the device can reach it."""
+    return jax.device_put(array, array.sharding.with_memory_kind("pinned_host"))
+
+
+def fetch_all(pairs: list) -> list:
+    """Wait until all numbers are there, which is what makes a NumPy array of them."""
+    return [(array, np.asarray(array)) for array, _ in pairs]
+
+
+WAYS = {
+    "device_put to the CPU": (put_on_cpu, list),
+    "copy_to_host_async": (start_fetching, fetch_all),
+    "device_put to pinned_host": (pin, list),
+}
+"""For each way, what asks for a copy, and what makes the copies arrive."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """What one way to copy was found to do.
+
+    Attributes:
+        times: Of computing and copying.
+        held: The share of the time of a copy, from the call that makes its array, for which
+            Python was held.
+        bandwidth: Bytes a second, of the copies.
+        alone: Likewise, of a single large one, which is as good as it gets.
+    """
+
+    times: CopyTimes
+    held: Quantity
+    bandwidth: float
+    alone: float
+
+
+def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
+    """Measure all ways to copy to the host what a device computes.
+
+    Args:
+        make: Returns result number i, a matrix that is not there yet.
+
+    Returns:
+        What was found, by the name of the way.
+    """
+    found, nbytes = {}, jax.block_until_ready(make(0)).nbytes
+    for name, (send, arrive) in WAYS.items():
+        times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
+        asking = measure(lambda send=send: send(make(0)))
+        held = (asking.dispatch / asking.total).rename(f"share held, {name}")
+        bandwidth = COPIES * nbytes / times.copying.median
+        found[name] = Way(times, held, bandwidth, _bandwidth_alone(make(0), send, arrive))
+    return found
+
+
+def record_ways(make: Callable[[int], jax.Array]) -> dict[str, Timeline]:
+    """Record computing and copying at once, for each way to copy.
+
+    Args:
+        make: As for `measure_ways`.
+
+    Returns:
+        A timeline for each way, by its name, all as long as the shortest.
+    """
+    found = {}
+    for name, (send, arrive) in WAYS.items():
+
+        def make_and_copy(send=send, arrive=arrive):
+            return arrive(_make_and_send(make, send))
+
+        make_and_copy()  # Compiles what has to be.
+        _, found[name] = record_trace(make_and_copy)
+    shortest = min(timeline.elapsed for timeline in found.values())
+    return {name: timeline.first(shortest) for name, timeline in found.items()}
+
+
+def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> float:
+    seconds = []
+    for _ in range(5):
+        large = jax.block_until_ready(
+            jnp.tile(matrix, (4, 1))
+        )  # A new one: JAX keeps what it has fetched.
+        timer = Timer()
+        jax.block_until_ready(arrive([(large, send(large))]))
+        seconds.append(timer.stop())
+    return large.nbytes / float(np.median(seconds))
+
+
+def table_of_ways(ways: Mapping[str, Way]) -> str:
+    """Write what was measured of each way as a table in Markdown.
+
+    Args:
+        ways: What `measure_ways` returned; with none, a sentence says so.
+    """
+    if not ways:
+        return "There is no GPU here, so nothing was measured."
+    lines = [
+        "| Way | Python is held | overlap score | GB/s | one large copy, GB/s |",
+        "|---" * 5 + "|",
+    ]
+    for name, way in ways.items():
+        lines.append(
+            f"| {name} | {way.held:%} | {way.times.score:.2f} | {way.bandwidth / 1e9:.1f} "
+            f"| {way.alone / 1e9:.1f} |"
+        )
+    return "\n".join(lines)
+
+
+# --- What a timeline says was done before what ----------------------------------------------------
+
+
+def lead(timeline: Timeline, program: str, other: str) -> float:
+    """Return how long before the last run of another program a program was done the first time.
+
+    Args:
+        timeline: What `record_trace` returned.
+        program: The name of the program that is done early.
+        other: The name of the one that goes on.
+
+    Returns:
+        Seconds, from the end of the first run of the one to the end of the last run of the other;
+        below 0 if that ended before.
+
+    Raises:
+        ValueError: If one of them has not run on a device.
+    """
+    done = min(event.end for event in _runs(timeline, program))
+    return (max(event.end for event in _runs(timeline, other)) - done) / 1e9
+
+
+def _runs(timeline: Timeline, program: str):
+    runs = [
+        event
+        for event in timeline.programs.events
+        if event.program == program and not event.device.startswith(PYTHON)
+    ]
+    if not runs:
+        raise ValueError(f"The timeline has no run of {program!r} on a device.")
+    return runs
+
+
+def numbered(timeline: Timeline) -> Timeline:
+    """Return a timeline whose bars bear numbers, so that one can tell which belong together.
+
+    Args:
+        timeline: What `record_trace` returned.
+
+    Returns:
+        Its programs, each called by its number in its row; Python's row stays as it is.
+    """
+    counts: Counter[str] = Counter()
+    events = []
+    for event in timeline.programs.events:
+        if not event.device.startswith(PYTHON):
+            counts[event.device] += 1
+            event = event._replace(program=str(counts[event.device]))
+        events.append(event)
+    return Timeline(tuple(events), timeline.watched)
