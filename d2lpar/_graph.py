@@ -2,7 +2,7 @@
 
 import inspect
 import itertools
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -124,7 +124,7 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     """
     require_graph(graph, "critical_path()")
     if seconds is None:
-        seconds = {node: float(of["operator"] != "input") for node, of in graph.nodes.items()}
+        seconds = dict.fromkeys(_operators(graph), 1.0)
     cost = {node: seconds.get(node, 0.0) for node in graph}
     weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of the node it leads to.
     weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
@@ -154,7 +154,7 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
     """
     require_graph(graph, "width()")
     if nodes is None:
-        nodes = (node for node, of in graph.nodes.items() if of["operator"] != "input")
+        nodes = _operators(graph)
     nodes = set(nodes)
     after = nx.transitive_closure_dag(graph).subgraph(nodes)
     pairs = nx.Graph()
@@ -172,24 +172,26 @@ def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
 
     Args:
         graph: The graph of the recorded function, from `computation_graph`. A node without a
-            device is taken to have run on the only device of its program.
+            device ran on the only device of its program, or, of several, on JAX's default.
         timeline: The recording, from `record_trace`.
 
     Returns:
         Seconds for each node.
     """
-    runs = defaultdict(list)
+    runs = defaultdict(dict)
     for event in timeline.programs.events:
         if not event.device.startswith(PYTHON):
-            runs[event.program, event.device].append(event.duration / 1e9)
-            runs[event.program, None].append(event.duration / 1e9)
-    turns = defaultdict(int)
+            runs[event.program].setdefault(event.device, deque()).append(event.duration / 1e9)
+    default = device_name(*jax.device_put(0).devices())
     found = {}
-    for node, of in graph.nodes.items():
-        key = (of["operator"], of["device"])
-        if turns[key] < len(runs[key]):
-            found[node] = runs[key][turns[key]]
-        turns[key] += 1
+    for node, attributes in graph.nodes.items():
+        by_device = runs[attributes["operator"]]
+        device = attributes["device"]
+        if not device:
+            device = next(iter(by_device)) if len(by_device) == 1 else default
+        left = by_device.get(device)
+        if left:
+            found[node] = left.popleft()
     return found
 
 
@@ -208,6 +210,11 @@ def require_graph(graph: Any, what: str) -> None:
             f"{what} needs a graph, found {type(graph).__name__}: pass what "
             "computation_graph(function, *args) returns."
         )
+
+
+def _operators(graph: nx.DiGraph) -> list[int]:
+    """Return all nodes but the inputs."""
+    return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
 
 
 def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
@@ -246,7 +253,7 @@ def _names(devices: Iterable[jax.Device]) -> str:
 
 
 def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) -> str | None:
-    devices = sorted({of["device"] for of in operands} - {None})
+    devices = sorted({attributes["device"] for attributes in operands} - {None})
     if len(devices) > 1:
         raise D2lparError(
             f"{operator!r} is given arrays of {' and '.join(devices)}, which JAX refuses: copy "
@@ -258,83 +265,69 @@ def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) ->
 with needs("plot"):
     import networkx as nx
 
+Point = tuple[float, float]
 
-class Lane(NamedTuple):
-    """Where the edges from a node pass a layer in which they do not end: a dummy node."""
 
-    start: int
-    layer: int
+class Layout(NamedTuple):
+    """Where nodes and edges are drawn, in boxes across and layers down."""
+
+    width: float
+    height: int
+    nodes: dict[int, Point]
+    edges: dict[tuple[int, int], list[Point]]
 
 
 _MOST_LANES = 1000  # Beyond, to place them takes long, and nobody can follow the edges anyway.
 
-Layers = list[list[int | Lane]]
 
-Routes = dict[tuple[int, int], list[int | Lane]]
+def layout_of(graph: nx.DiGraph) -> Layout:
+    """Return where the nodes of a graph are drawn, and by way of which points its edges.
 
-
-def width_of(nodes: Sequence[int | Lane]) -> float:
-    """Return the room for nodes side by side, in boxes."""
-    return sum(0.25 if isinstance(node, Lane) else 1.0 for node in nodes)
-
-
-def layers_of(graph: nx.DiGraph) -> tuple[Layers, Routes]:
-    """Return the layers, from the top, and the nodes and lanes that each edge leads through."""
+    First the layers, then the order within each, then how far across each node is, as in
+    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures.
+    """
     depth = {}
-    for node in nx.topological_sort(graph):
-        depth[node] = max((depth[before] + 1 for before in graph.predecessors(node)), default=0)
+    for layer, nodes in enumerate(nx.topological_generations(graph)):
+        depth |= dict.fromkeys(nodes, layer)
     for node in graph:  # An input stands just above who needs it first.
         if not graph.in_degree(node) and graph.out_degree(node):
             depth[node] = min(depth[after] for after in graph.successors(node)) - 1
-    lanes = {
-        (start, end): [Lane(start, layer) for layer in range(depth[start] + 1, depth[end])]
-        for start, end in graph.edges
-    }
-    if len(set().union(*lanes.values())) > _MOST_LANES:
-        lanes = dict.fromkeys(lanes, ())
-    depth |= {lane: lane.layer for passed in lanes.values() for lane in passed}
-    layers = [[] for _ in range(max(depth.values(), default=0) + 1)]
-    for node in depth:
-        layers[depth[node]].append(node)
-    return layers, {(start, end): [start, *lanes[start, end], end] for start, end in lanes}
-
-
-def positions_of(
-    layers: Layers, routes: Routes, widest: float
-) -> dict[int | Lane, tuple[float, float]]:
-    """Return where each node and lane is drawn, in boxes across and layers down."""
+    routes = {}
+    for start, end in graph.edges:
+        # A lane is where the edges from a node pass a layer in which they do not end.
+        lanes = [(start, layer) for layer in range(depth[start] + 1, depth[end])]
+        routes[start, end] = [start, *lanes, end]
+    if len(set().union(*routes.values())) > len(graph) + _MOST_LANES:
+        routes = {edge: list(edge) for edge in graph.edges}
     steps = nx.DiGraph()
-    for layer in layers:
-        steps.add_nodes_from(layer)
+    steps.add_nodes_from(depth)
     for route in routes.values():
         nx.add_path(steps, route)
-    _order(layers, steps)
-    x = _columns(layers, steps, widest)
-    return {node: (x[node], -float(y)) for y, layer in enumerate(layers) for node in layer}
+    layers = [[] for _ in range(1 + max(depth.values(), default=0))]
+    for node in steps:
+        layers[depth[node] if node in graph else node[1]].append(node)
+    _sort(layers, steps)
+    room = {node: 1.0 if node in graph else 0.25 for node in steps}
+    width = max(1.0, *(sum(room[node] for node in layer) for layer in layers))
+    across = _columns(layers, steps, room, width) if steps else {}
+    places = {node: (across[node], -y) for y, layer in enumerate(layers) for node in layer}
+    edges = {edge: [places[node] for node in route] for edge, route in routes.items()}
+    return Layout(width, len(layers), {node: places[node] for node in graph}, edges)
 
 
-def _order(layers: Layers, steps: nx.DiGraph) -> None:
-    """Sort each layer by the middle of its neighbours, down and up again: few lines cross then.
-
-    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures.
-    """
-    x = {}
-
-    def spread(layer: list[int | Lane]) -> None:
-        for index, node in enumerate(layer):
-            x[node] = (index + 0.5) / len(layer)
-
-    for layer in layers:
-        spread(layer)
+def _sort(layers: list[list], steps: nx.DiGraph) -> None:
+    """Sort each layer by the middle of its neighbours, down and up again: few lines cross then."""
+    x = {node: (index + 0.5) / len(layer) for layer in layers for index, node in enumerate(layer)}
     for sweep in range(8):
-        neighbours = steps.predecessors if sweep % 2 == 0 else steps.successors
-        for layer in layers if sweep % 2 == 0 else reversed(layers):
-            places = {node: [x[other] for other in neighbours(node)] or [x[node]] for node in layer}
-            layer.sort(key=lambda node: sum(places[node]) / len(places[node]))
-            spread(layer)
+        down = sweep % 2 == 0
+        neighbours = steps.predecessors if down else steps.successors
+        for layer in layers if down else reversed(layers):
+            middle = {n: np.mean([x[other] for other in neighbours(n)] or x[n]) for n in layer}
+            layer.sort(key=middle.get)
+            x |= {node: (index + 0.5) / len(layer) for index, node in enumerate(layer)}
 
 
-def _columns(layers: Layers, steps: nx.DiGraph, widest: float) -> dict[int | Lane, float]:
+def _columns(layers: list[list], steps: nx.DiGraph, room: dict, width: float) -> dict:
     """Return how far across each node is, so that lines are as upright as the order allows.
 
     A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs.
@@ -342,15 +335,12 @@ def _columns(layers: Layers, steps: nx.DiGraph, widest: float) -> dict[int | Lan
     from scipy.optimize import linprog  # Slow to import, and only graphs need it.
     from scipy.sparse import block_array, eye_array, vstack
 
-    if not steps:
-        return {}
-    nodes = list(steps)
-    half = np.array([width_of([node]) / 2 for node in nodes])
+    half = np.array([room[node] / 2 for node in steps])
     beside = nx.DiGraph()
     for layer in layers:
         nx.add_path(beside, layer)
-    apart = nx.incidence_matrix(beside, nodes, oriented=True).T  # Times x: how far neighbours are.
-    step = nx.incidence_matrix(steps, nodes, oriented=True).T
+    apart = nx.incidence_matrix(beside, steps, oriented=True).T  # Times x: how far neighbours are.
+    step = nx.incidence_matrix(steps, oriented=True).T
     # To be kept small: how far each step leads aside, above all in a chain; and, where that leaves
     # a choice, how far each node is from the middle of its neighbours.
     aside = vstack([step, step.T @ step])
@@ -358,12 +348,12 @@ def _columns(layers: Layers, steps: nx.DiGraph, widest: float) -> dict[int | Lan
         8.0 if steps.out_degree(start) == 1 == steps.in_degree(end) else 1.0
         for start, end in steps.edges
     ]
-    weights += [0.01] * len(nodes)
+    weights += [0.01] * len(steps)
     bound = eye_array(len(weights))
     solution = linprog(
-        [0.0] * len(nodes) + weights,
+        [0.0] * len(steps) + weights,
         A_ub=-block_array([[aside, bound], [-aside, bound], [apart, None]]),
         b_ub=-np.concatenate([np.zeros(2 * len(weights)), abs(apart) @ half]),
-        bounds=[*zip(half, widest - half, strict=True)] + [(0, None)] * len(weights),
+        bounds=[*zip(half, width - half, strict=True)] + [(0, None)] * len(weights),
     )
-    return dict(zip(nodes, solution.x, strict=False))
+    return dict(zip(steps, solution.x, strict=False))

@@ -1,6 +1,7 @@
 """Draw timelines, graphs and measurements with matplotlib."""
 
 import itertools
+import re
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -8,7 +9,7 @@ import numpy as np
 
 from d2lpar._errors import needs
 from d2lpar._format import DEVICE, HOST, format_value
-from d2lpar._graph import layers_of, positions_of, require_graph, width_of
+from d2lpar._graph import layout_of, require_graph
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import COPY, PYTHON, Timeline
 
@@ -53,11 +54,11 @@ def device_color(name: str) -> str:
     """
     if name.startswith(PYTHON):
         return COLORS["host"]
-    kind, _, rest = name.partition(" ")
-    number = rest.partition(" ")[0].rstrip(",")
-    if kind not in _DEVICES or not number.isdigit():
+    numbered = re.match(r"(CPU|GPU) (\d+)", name)
+    if not numbered:
         return COLORS["device"]
-    return _DEVICES[kind][int(number) % len(_DEVICES[kind])]
+    colors = _DEVICES[numbered[1]]
+    return colors[int(numbered[2]) % len(colors)]
 
 
 def use_style() -> None:
@@ -68,7 +69,7 @@ def use_style() -> None:
     plt.rcParams.update(
         {
             "figure.figsize": (5.2, 2.8),
-            "figure.constrained_layout.use": True,
+            "figure.constraineduse": True,
             "figure.facecolor": "white",
             "font.size": 11.5,
             "xtick.labelsize": 11,
@@ -111,29 +112,26 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     require_graph(graph, "plot_graph()")
     detailed = len(graph) <= 12
     width, height = (2.1, 0.8) if detailed else (1.12, 0.56)  # Inches for each box.
-    layers, routes = layers_of(graph)
-    widest = max(1.0, *map(width_of, layers))
-    positions = positions_of(layers, routes, widest)
-    size = (max(4.0, width * widest), height * len(layers) + 0.5)
+    layout = layout_of(graph)
+    size = (max(4.0, width * layout.width), height * layout.height + 0.5)
     axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
     on_path = set(itertools.pairwise(path))
-    for edge in sorted(routes, key=on_path.__contains__):  # Bold last: others may share its lane.
-        route = [positions[node] for node in routes[edge]]
-        points = [(x, y + side) for x, y in route for side in (0.3, -0.3)]
+    for edge in sorted(graph.edges, key=on_path.__contains__):  # Bold last: edges share lanes.
+        points = [(x, y + side) for x, y in layout.edges[edge] for side in (0.3, -0.3)]
         arrow(axes, *points[1:-1], bold=edge in on_path)
-    for node, of in graph.nodes.items():
-        numbers = "".join(f" {value}" for value in of["constants"] if np.ndim(value) == 0)
-        text = f"{of['name'] or of['operator']}{numbers}"
+    for node, attributes in graph.nodes.items():
+        numbers = "".join(f" {value}" for value in attributes["constants"] if np.ndim(value) == 0)
+        text = f"{attributes['name'] or attributes['operator']}{numbers}"
         if detailed:
-            text += f"\n{of['dtype']}{list(of['shape'])}"
-        color = COLORS["host" if of["operator"] == "input" else "device"]
-        if of["device"]:
-            color = device_color(of["device"])
-        box(axes, *positions[node], 0.84, text, color, height=0.52, bold=node in path)
-    margin = max(0.0, 4.0 / width - widest) / 2
-    axes.set(xlim=(-margin, widest + margin), ylim=(-len(layers) + 0.5, 0.5))
-    devices = sorted({of["device"] for of in graph.nodes.values()} - {None})
+            text += f"\n{attributes['dtype']}{list(attributes['shape'])}"
+        color = COLORS["host" if attributes["operator"] == "input" else "device"]
+        if attributes["device"]:
+            color = device_color(attributes["device"])
+        box(axes, *layout.nodes[node], 0.84, text, color, height=0.52, bold=node in path)
+    margin = max(0.0, 4.0 / width - layout.width) / 2
+    axes.set(xlim=(-margin, layout.width + margin), ylim=(-layout.height + 0.5, 0.5))
+    devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
     if devices:
         handles = [
             Patch(facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name)

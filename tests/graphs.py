@@ -6,8 +6,8 @@ import networkx as nx
 def graph_of(edges):
     """Return a graph from words such as "a-b b-c", with what each node needs to be drawn."""
     graph = nx.DiGraph(edge.split("-") for edge in edges.split())
-    for node, of in graph.nodes.items():
-        of |= dict(operator=node, name=None, constants=(), shape=(), dtype="f", device=None)
+    for node, attributes in graph.nodes.items():
+        attributes |= dict(operator=node, name=None, constants=(), shape=(), dtype="f", device=None)
     return graph
 
 

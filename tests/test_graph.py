@@ -9,8 +9,15 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from timelines import event, timeline
 
-from d2lpar import computation_graph, cpu, critical_path, record_trace, seconds_of, width
-from d2lpar._errors import D2lparError
+from d2lpar import (
+    D2lparError,
+    computation_graph,
+    cpu,
+    critical_path,
+    record_trace,
+    seconds_of,
+    width,
+)
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
 
@@ -86,12 +93,14 @@ def test_an_output_that_is_an_input_does_not_hide_the_others():
         ("scan", lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x)),
         ("while", lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 9, lambda c: c * 2, x)),
         ("cond", lambda x: jax.lax.cond(x[0, 0] > 0, lambda c: c + 1, lambda c: c - 1, x)),
+        ("<lambda>", lambda x: jax.jit(lambda y: y * 2)(x)),
     ],
 )
-def test_control_flow_is_one_node(operator, function):
-    graph = computation_graph(function, X)
+def test_control_flow_or_a_call_is_one_node_on_the_device_of_its_operands(operator, function):
+    graph = computation_graph(function, on(1))
     assert operators(graph).count(operator) == 1
     assert nx.is_directed_acyclic_graph(graph)
+    assert set(devices(graph)) == {"CPU 1"}
 
 
 def test_a_call_of_another_jitted_function_is_one_node_with_its_name():
@@ -193,12 +202,19 @@ def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
     assert devices(graph) == [None, None, "CPU 1", "CPU 2", "CPU 2"]
 
 
-def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them():
+@pytest.mark.parametrize(
+    ("operator", "function"),
+    [
+        ("add", lambda x, y: x * 2 + y),
+        ("cond", lambda x, y: jax.lax.cond(True, lambda a, b: a, lambda a, b: b, x, y)),
+    ],
+)
+def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them(operator, function):
     with pytest.raises(D2lparError) as caught:
-        computation_graph(lambda x, y: x * 2 + y, on(1), on(0))
+        computation_graph(function, on(1), on(0))
     assert str(caught.value) == (
-        "'add' is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one device "
-        "with jax.device_put first."
+        f"{operator!r} is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one "
+        "device with jax.device_put first."
     )
 
 
@@ -207,60 +223,14 @@ def test_a_copy_brings_arrays_of_two_devices_together():
     assert devices(graph) == ["CPU 0", "CPU 1", "CPU 1", "CPU 1"]
 
 
-@pytest.mark.parametrize(
-    "function",
-    [
-        lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x),
-        lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 9, lambda c: c * 2, x),
-        lambda x: jax.lax.cond(True, lambda c: c + 1, lambda c: c - 1, x),
-        lambda x: jax.jit(lambda y: y * 2)(x),
-    ],
-    ids=["scan", "while", "cond", "jit"],
-)
-def test_control_flow_and_calls_run_on_the_device_of_their_operands(function):
-    assert devices(computation_graph(function, on(1))) == ["CPU 1", "CPU 1"]
-
-
-def test_control_flow_over_arrays_of_two_devices_is_an_error():
-    def function(x, y):
-        return jax.lax.cond(True, lambda a, b: a, lambda a, b: b, x, y)
-
-    with pytest.raises(D2lparError, match="'cond' is given arrays of CPU 0 and CPU 1"):
-        computation_graph(function, on(0), on(1))
-
-
 # --- Critical paths ---------------------------------------------------------------------------
-
-
-def named_path(graph, seconds=None):
-    return [operators(graph)[node] for node in critical_path(graph, seconds)]
-
-
-def test_the_critical_path_of_a_chain_is_the_chain():
-    assert named_path(computation_graph(lambda x: jnp.sin(jnp.cos(2 * x)), X)) == [
-        "mul",
-        "cos",
-        "sin",
-    ]
-
-
-@pytest.mark.parametrize(("sin", "cos", "longer"), [(3, 1, "sin"), (1, 3, "cos")])
-def test_the_critical_path_goes_through_the_slower_half_of_a_diamond(sin, cos, longer):
-    def diamond(x):
-        x = 2 * x
-        return jnp.sin(x) + jnp.cos(x)
-
-    graph = computation_graph(diamond, X)
-    cost = {"input": 0, "mul": 1, "sin": sin, "cos": cos, "add": 1}
-    seconds = {node: cost[operator] for node, operator in graph.nodes(data="operator")}
-    assert named_path(graph, seconds) == ["mul", longer, "add"]
 
 
 def test_one_slow_operator_can_outweigh_a_chain():
     graph = computation_graph(lambda x: (jnp.sin(x), jnp.cos(x) * 2 + 1), X)
-    assert operators(graph)[1] == "sin"
-    assert named_path(graph) == ["cos", "mul", "add"]
-    assert named_path(graph, {1: 5, 2: 1, 3: 1, 4: 1}) == ["sin"]
+    assert operators(graph) == ["input", "sin", "cos", "mul", "add"]
+    assert critical_path(graph) == [2, 3, 4]
+    assert critical_path(graph, {1: 5, 2: 1, 3: 1, 4: 1}) == [1]
 
 
 def test_what_takes_no_time_is_left_out_at_both_ends_but_not_between():
@@ -326,45 +296,46 @@ def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
 # --- Graphs and timelines ---------------------------------------------------------------------
 
 
-def graph_of(nodes, edges):
-    """Return a graph with these pairs of an operator and a device."""
+def found_seconds(nodes, *events):
+    """Return what `seconds_of` finds for nodes given as pairs of an operator and a device."""
     graph = nx.DiGraph()
     for number, (operator, device) in enumerate(nodes):
         graph.add_node(number, operator=operator, device=device)
-    graph.add_edges_from(edges)
-    return graph
-
-
-DIAMOND = graph_of(
-    [
-        ("input", None),
-        ("f", "CPU 0"),
-        ("g", "CPU 0"),
-        ("f", "CPU 1"),
-        ("f", "CPU 0"),
-    ],
-    [(0, 1), (1, 2), (1, 3), (2, 4), (3, 4)],
-)
-DIAMOND_RUN = timeline(
-    event(PYTHON, 0, 70, "f", "dispatch"),
-    event("CPU 0", 0, 10, "f", "a", run=0),
-    event("CPU 0", 10, 25, "g", "a", run=1),
-    event("CPU 0", 25, 40, "g", "b", run=1),
-    event("CPU 1", 10, 30, "f", "a", run=0),
-    event("CPU 0", 60, 65, "f", "a", run=2),
-)
+    return seconds_of(graph, timeline(*events))
 
 
 def test_each_operator_gets_the_time_of_its_own_run():
-    found = seconds_of(DIAMOND, DIAMOND_RUN)
+    found = found_seconds(
+        [("input", None), ("f", "CPU 0"), ("g", "CPU 0"), ("f", "CPU 1"), ("f", "CPU 0")],
+        event(PYTHON, 0, 70, "f", "dispatch"),
+        event("CPU 0", 0, 10, "f", "a", run=0),
+        event("CPU 0", 10, 25, "g", "a", run=1),
+        event("CPU 0", 25, 40, "g", "b", run=1),
+        event("CPU 1", 10, 30, "f", "a", run=0),
+        event("CPU 0", 60, 65, "f", "a", run=2),
+    )
     assert found == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
 
 
 def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program():
-    graph = graph_of([("f", None), ("f", None), ("f", None)], [(0, 1), (1, 2)])
     dispatch = event(PYTHON, 0, 5, operator="dispatch")
-    run = timeline(dispatch, event("GPU 0", 1, 8, run=0), event("GPU 0", 10, 12, run=1))
-    assert seconds_of(graph, run) == pytest.approx({0: 7e-9, 1: 2e-9})
+    runs = event("GPU 0", 1, 8, run=0), event("GPU 0", 10, 12, run=1)
+    found = found_seconds([("f", None), ("f", None), ("f", None)], dispatch, *runs)
+    assert found == pytest.approx({0: 7e-9, 1: 2e-9})
+
+
+def test_no_run_counts_twice_where_only_some_operators_have_a_device():
+    runs = [event("CPU 0", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
+    found = found_seconds([("f", "CPU 0"), ("f", None), ("f", "CPU 0")], *runs)
+    assert found == pytest.approx({0: 1e-9, 1: 2e-9, 2: 3e-9})
+
+
+@pytest.mark.parametrize("default", [0, 1])
+def test_of_several_devices_an_operator_without_one_ran_on_the_default(default):
+    runs = [event("CPU 0", 0, 1, run=0), event("CPU 1", 0, 2, run=1), event("CPU 1", 2, 5, run=2)]
+    with jax.default_device(cpu(default)):
+        found = found_seconds([("f", "CPU 1"), ("f", None)], *runs)
+    assert found == pytest.approx({0: 2e-9, 1: [1e-9, 3e-9][default]})
 
 
 @jax.jit

@@ -3,10 +3,10 @@ import math
 import matplotlib
 import numpy as np
 import pytest
-from drawings import style_of_the_book, texts
+from drawings import style_of_the_book
 
 from d2lpar import Quantity
-from d2lpar._plot import box, error_bars, format_axis, format_log_axis, interval_ends
+from d2lpar._plot import error_bars, format_axis, format_log_axis, interval_ends
 
 NINE = Quantity("nine", range(1, 10), "s")  # The interval of their median is 2 to 8.
 FEW = Quantity("few", (1.0, 2.0, 4.0), "s")
@@ -33,21 +33,20 @@ def test_where_there_is_no_interval_the_samples_are_the_ends():
 
 
 @pytest.mark.parametrize(
-    ("ticks", "shown"),
-    [([0, 3e6, 6e6], ["0", "3 M", "6 M"]), ([0, 25e3, 50e3], ["0", "25 k", "50 k"])],
+    ("unit", "ticks", "shown"),
+    [
+        ("s", [0, 1e-3, 2e-3], ["0", "1 ms", "2 ms"]),
+        ("", [0, 3e6, 6e6], ["0", "3 M", "6 M"]),
+        ("", [0, 25e3, 50e3], ["0", "25 k", "50 k"]),
+    ],
 )
-def test_large_numbers_without_a_unit_have_a_prefix_so_that_they_fit(axes, ticks, shown):
+def test_numbers_have_units_large_ones_without_any_a_prefix_and_zero_is_bare(
+    axes, unit, ticks, shown
+):
     axes.set_xlim(0, ticks[-1])
     axes.set_xticks(ticks)
-    format_axis(axes.xaxis, "")
+    format_axis(axes.xaxis, unit)
     assert labels(axes.xaxis) == shown
-
-
-def test_an_axis_has_numbers_with_units_and_a_bare_zero(axes):
-    axes.set_xlim(0, 2e-3)
-    format_axis(axes.xaxis, "s")
-    assert labels(axes.xaxis)[0] == "0"
-    assert labels(axes.xaxis)[-1] == "2 ms"
 
 
 @pytest.mark.parametrize(
@@ -59,11 +58,3 @@ def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, 
     format_log_axis(axes.xaxis, "s")
     assert shown in labels(axes.xaxis)
     assert hidden not in labels(axes.xaxis)
-
-
-def test_a_box_has_its_text_in_its_middle(axes):
-    box(axes, 2, 3, 1, "a text", "#123456")
-    (patch,) = axes.patches
-    assert texts(axes) == ["a text"]
-    assert patch.get_bbox().x0 + patch.get_bbox().width / 2 == 2
-    assert axes.texts[0].get_position() == (2, 3)

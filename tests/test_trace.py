@@ -8,16 +8,9 @@ import pytest
 from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, on_gpu, serialized
 
-from d2lpar import CompilationError, read_trace, record_trace
-from d2lpar._errors import D2lparError
+from d2lpar import CompilationError, D2lparError, read_trace, record_trace
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
-
-
-def new_function():
-    """Return a jitted function that XLA has not seen yet."""
-    return jax.jit(lambda x: 2 * x)
-
 
 # --- Files that are no trace ------------------------------------------------------------------
 
@@ -152,8 +145,11 @@ def test_the_result_comes_back_ready_and_right():
     assert (result[0] == expected).all()
 
 
+nameless = jax.jit(lambda matrix, more: matrix @ matrix + more)
+
+
 @pytest.mark.parametrize(("matrix", "row"), [(FIRST, "CPU 0"), (SECOND, "CPU 1")])
-@pytest.mark.parametrize("function", [work, chain], ids=["work", "chain"])
+@pytest.mark.parametrize("function", [work, chain, nameless], ids=["work", "chain", "lambda"])
 def test_work_is_in_the_row_of_its_device_under_its_name(function, matrix, row):
     jax.block_until_ready(function(matrix, 300))
     _, run = record_trace(function, matrix, 300)
@@ -165,14 +161,6 @@ def test_work_is_in_the_row_of_its_device_under_its_name(function, matrix, row):
     assert run.watched == frozenset()
 
 
-def test_a_function_without_a_name_is_a_lambda_wherever_it_shows():
-    product = jax.jit(lambda x: x @ x)
-    jax.block_until_ready(product(FIRST))
-    _, run = record_trace(product, FIRST)
-    assert names(run.row(PYTHON), "dispatch") == ["<lambda>"]
-    assert names(run.programs.row("CPU 0"), "") == ["<lambda>"]
-
-
 def test_calls_on_one_device_take_turns_and_no_run_starts_before_its_dispatch():
     _, run = record_trace(lambda: [work(FIRST) for _ in range(5)])
     runs = run.programs.row("CPU 0")
@@ -180,13 +168,6 @@ def test_calls_on_one_device_take_turns_and_no_run_starts_before_its_dispatch():
     assert len(runs) == len(dispatches) == 5
     assert all(one.end <= other.start for one, other in itertools.pairwise(runs))
     assert all(of.start <= one.start for of, one in zip(dispatches, runs, strict=True))
-
-
-def test_two_devices_have_a_row_each():
-    _, run = record_trace(lambda: (work(FIRST), work(SECOND), work(SECOND)))
-    assert run.rows == (PYTHON, "CPU 0", "CPU 1")
-    assert len(run.programs.row("CPU 0")) == 1
-    assert len(run.programs.row("CPU 1")) == 2
 
 
 def test_work_that_was_queued_before_is_not_part_of_it():
@@ -207,7 +188,7 @@ def test_a_function_without_work_for_jax_leaves_an_empty_timeline(result):
 
 
 def test_a_compilation_is_an_error_that_names_the_function_and_recording_goes_on():
-    cold = new_function()
+    cold = jax.jit(lambda x: 2 * x)  # XLA has not seen it yet.
     with pytest.raises(CompilationError, match=r"jit\(<lambda>\) was compiled.*once before"):
         record_trace(cold, FIRST)
     _, run = record_trace(cold, FIRST)
@@ -261,8 +242,3 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
     print("free")
 """
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "True", "free"]
-
-
-def test_what_cannot_be_called_is_refused_with_a_way_out():
-    with pytest.raises(ValueError, match=r"found float.*record_trace\(f, x\), not its result"):
-        record_trace(3.5)

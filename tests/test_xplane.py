@@ -7,9 +7,10 @@ from d2lpar._timeline import PYTHON
 
 @pytest.fixture
 def read(tmp_path):
-    """A function that writes a trace and reads it back."""
+    """A function that writes a trace, of planes or of lines of the CPU's, and reads it back."""
 
-    def read(planes):
+    def read(planes=None, **cpu):
+        planes = planes or {"/host:CPU": cpu}
         (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
         return read_trace(tmp_path)
 
@@ -65,12 +66,8 @@ def test_a_line_that_repeats_what_the_streams_did_is_not_counted_again(read):
 
 def test_two_cpu_devices_that_share_the_number_of_a_run_have_a_row_each(read):
     run = read(
-        {
-            "/host:CPU": {
-                "worker/1": [on_cpu(0, "f", "dot", 0, 10), on_cpu(0, "f", "tanh", 10, 15)],
-                "worker/2": [on_cpu(1, "g", "dot", 5, 25), on_cpu(1, "g", "dot", 30, 40, 8)],
-            }
-        }
+        first=[on_cpu(0, "f", "dot", 0, 10), on_cpu(0, "f", "tanh", 10, 15)],
+        second=[on_cpu(1, "g", "dot", 5, 25), on_cpu(1, "g", "dot", 30, 40, 8)],
     )
     assert run.rows == ("CPU 0", "CPU 1")
     assert spans(run.programs.row("CPU 0")) == [("f", 0, 15)]
@@ -80,39 +77,35 @@ def test_two_cpu_devices_that_share_the_number_of_a_run_have_a_row_each(read):
 def test_a_program_that_waits_for_other_threads_is_still_under_way(read):
     waiting = {"device_ordinal": 0, "run_id": 7}
     name = "ThunkExecutor::Execute (wait for completion)"
-    events = [(name, 10, 90, waiting), on_cpu(0, "f", "dot", 0, 10)]
-    run = read({"/host:CPU": {"worker": events}})
+    run = read(worker=[(name, 10, 90, waiting), on_cpu(0, "f", "dot", 0, 10)])
     assert spans(run.programs.events) == [("f", 0, 90)]
 
 
 def test_markers_and_the_waits_of_unknown_runs_are_no_work(read):
     end, *of = on_cpu(0, "f", "dot", 20, 30)
-    stray = {"device_ordinal": 0, "run_id": 99}
     run = read(
-        {
-            "/host:CPU": {
-                "worker": [
-                    on_cpu(0, "f", "dot", 0, 10),
-                    (f"end: {end}", *of),
-                    ("ThreadpoolListener::StartRegion", *of),
-                    ("wait for completion", 40, 50, stray),
-                ]
-            }
-        }
+        worker=[
+            on_cpu(0, "f", "dot", 0, 10),
+            (f"end: {end}", *of),
+            ("ThreadpoolListener::StartRegion", *of),
+            ("wait for completion", 40, 50, {"device_ordinal": 0, "run_id": 99}),
+        ]
     )
     assert spans(run.events) == [("f", 0, 10)]
 
 
 def test_python_s_row_shows_the_outermost_calls_only(read):
-    python = [
-        ("PjitFunction(outer)", 0, 50, {}),
-        ("PjitFunction(outer)", 1, 49, {}),
-        ("PjitFunction(inner)", 10, 20, {}),
-        ("DevicePutWithSharding", 60, 70, {}),
-        ("d2lpar.block", 80, 120, {}),
-        ("ParseArguments", 130, 140, {}),
-    ]
-    run = read({"/host:CPU": {"python": python, "worker": [on_cpu(0, "outer", "dot", 40, 100)]}})
+    run = read(
+        python=[
+            ("PjitFunction(outer)", 0, 50, {}),
+            ("PjitFunction(outer)", 1, 49, {}),
+            ("PjitFunction(inner)", 10, 20, {}),
+            ("DevicePutWithSharding", 60, 70, {}),
+            ("d2lpar.block", 80, 120, {}),
+            ("ParseArguments", 130, 140, {}),
+        ],
+        worker=[on_cpu(0, "outer", "dot", 40, 100)],
+    )
     calls = [(event.program, event.operator, event.start, event.end) for event in run.row(PYTHON)]
     assert calls == [
         ("outer", "dispatch", 0, 50),
@@ -123,17 +116,10 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
 
 def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbered(read):
     run = read(
-        {
-            "/host:CPU": {
-                "helper": [("PjitFunction(g)", 130, 140, {})],
-                "watcher": [("d2lpar.block", 110, 190, {})],
-                "python": [
-                    ("PjitFunction(f)", 110, 120, {}),
-                    ("d2lpar.record_trace", 100, 200, {}),
-                ],
-                "worker": [on_cpu(0, "f", "dot", 120, 150)],
-            }
-        }
+        helper=[("PjitFunction(g)", 130, 140, {})],
+        watcher=[("d2lpar.block", 110, 190, {})],
+        python=[("PjitFunction(f)", 110, 120, {}), ("d2lpar.record_trace", 100, 200, {})],
+        worker=[on_cpu(0, "f", "dot", 120, 150)],
     )
     assert set(run.rows) == {"Python", "Python 2", "CPU 0"}
     assert spans(run.row("Python")) == [("f", 10, 20)]
@@ -141,7 +127,6 @@ def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbere
 
 
 def test_what_began_before_or_after_the_recorded_call_is_left_out(read):
-    events = [on_cpu(0, "f", "dot", start, start + 5, start) for start in (90, 100, 150, 200)]
-    call = ("d2lpar.record_trace", 100, 200, {})
-    run = read({"/host:CPU": {"python": [call], "worker": events}})
+    work = [on_cpu(0, "f", "dot", start, start + 5, start) for start in (90, 100, 150, 200)]
+    run = read(python=[("d2lpar.record_trace", 100, 200, {})], worker=work)
     assert spans(run.events) == [("f", 0, 5), ("f", 50, 55)]

@@ -9,6 +9,7 @@ from d2lpar import COLORS
 from d2lpar.book import asynchronous_computation
 from d2lpar.book.asynchronous_computation import explore_pipeline
 from d2lpar.book.beyond_one_machine import explore_machines
+from d2lpar.book.explore import MIME_TYPE
 
 WIDTH = 250
 
