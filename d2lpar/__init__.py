@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 # What type checkers and editors read, which run nothing; a test compares it with the table below.
 if TYPE_CHECKING:
-    from d2lpar._control import Control as Control, free_cores as free_cores
+    from d2lpar._cores import (
+        Control as Control,
+        free_cores as free_cores,
+        usable_cores as usable_cores,
+    )
     from d2lpar._devices import (
         cpu as cpu,
         device_name as device_name,
@@ -20,7 +24,6 @@ if TYPE_CHECKING:
         try_all_gpus as try_all_gpus,
         try_gpu as try_gpu,
         two_devices as two_devices,
-        usable_cores as usable_cores,
         use_cpu_devices as use_cpu_devices,
     )
     from d2lpar._errors import (
@@ -83,9 +86,8 @@ if TYPE_CHECKING:
     from d2lpar._workers import Workers as Workers
 
 _MODULES = {
-    "_control": "Control free_cores",
-    "_devices": "cpu device_name gpu num_gpus try_all_gpus try_gpu two_devices usable_cores "
-    "use_cpu_devices",
+    "_cores": "Control free_cores usable_cores",
+    "_devices": "cpu device_name gpu num_gpus try_all_gpus try_gpu two_devices use_cpu_devices",
     "_errors": "CompilationError D2lparError WorkerError",
     "_format": "format_bytes format_seconds",
     "_graph": "computation_graph critical_path seconds_of width",

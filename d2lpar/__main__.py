@@ -1,4 +1,8 @@
-"""Say what JAX sees here, watch a script, or run it in several processes: `python -m d2lpar`."""
+"""Say what JAX sees here, watch a script, or run it in several processes: `python -m d2lpar`.
+
+Nothing is imported before it is needed: `--help` takes no time, and what `run` starts the script in
+imports JAX by itself.
+"""
 
 import argparse
 import os
@@ -7,10 +11,8 @@ import traceback
 import types
 from pathlib import Path
 
-from d2lpar._devices import this_machine, versions
 from d2lpar._errors import D2lparError
-from d2lpar._watch import KINDS, watch
-from d2lpar._workers import Workers
+from d2lpar._format import write_whole
 
 
 def main() -> None:
@@ -56,6 +58,8 @@ def main() -> None:
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     asked = parser.parse_args()
     if asked.command is None:
+        from d2lpar._devices import this_machine, versions
+
         rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
         for name, value in rows.items():
             print(f"{name:<12}{value}")
@@ -63,11 +67,13 @@ def main() -> None:
     if not asked.script.is_file():
         commands.choices[asked.command].error(f"there is no script {str(asked.script)!r}")
     if asked.command == "run":
+        from d2lpar._workers import Workers
+
         options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False}
         try:
             with Workers(asked.processes, **options) as workers:
                 workers.run(run_or_fail, asked.script, asked.arguments, timeout=asked.timeout)
-        except D2lparError as error:
+        except (D2lparError, ImportError, ValueError) as error:
             sys.exit(str(error))
         return
     if asked.json and not asked.json.parent.is_dir():
@@ -100,6 +106,8 @@ def watch_script(
         fail_over: The share of the time that one line may lose; if one can have lost more, and the
             script itself ends well, the status is 1.
     """
+    from d2lpar._watch import KINDS, watch
+
     process = os.getpid()
     with watch() as watched:
         status = run(script, arguments)
@@ -108,9 +116,7 @@ def watch_script(
     sys.stdout.flush()
     print(f"\n{watched}", file=sys.stderr)
     if report:
-        partial = report.with_name(f"{report.name}.partial")
-        partial.write_text(watched.to_json(), encoding="utf-8")
-        partial.replace(report)
+        write_whole(report, watched.to_json())
     too_much = [] if fail_over is None else watched.losses(fail_over)
     for found in too_much:
         print(
@@ -119,10 +125,6 @@ def watch_script(
             file=sys.stderr,
         )
     return status or int(bool(too_much))
-
-
-if __name__ == "__main__":
-    main()
 
 
 def run(script: Path, arguments: list[str]) -> int:
@@ -155,3 +157,7 @@ def run_or_fail(script: Path, arguments: list[str]) -> None:
     """
     if status := run(script, arguments):
         raise RuntimeError(f"{script} ended with the exit status {status}.")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,5 @@
 """Find the CPUs and GPUs that JAX sees, under d2l's names, and describe the machine."""
 
-import os
 import platform
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from typing import Any
 
 import jax
 
+from d2lpar._cores import usable_cores
 from d2lpar._errors import D2lparError, require_count
 from d2lpar._format import format_bytes, plural
 
@@ -142,7 +142,7 @@ def device_name(device: jax.Device) -> str:
         Its kind and its number.
 
     Raises:
-        ValueError: If it is no device.
+        TypeError: If it is no device.
 
     Example:
         >>> device_name(cpu())
@@ -160,10 +160,10 @@ def require_device(device: Any, what: str) -> None:
         what: Was called, as the message names it: `"wait_all()"`.
 
     Raises:
-        ValueError: If it is none.
+        TypeError: If it is none.
     """
     if not (hasattr(device, "platform") and hasattr(device, "memory_stats")):
-        raise ValueError(
+        raise TypeError(
             f"{what} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
             f"{device!r}."
         )
@@ -222,27 +222,6 @@ def _count(kind: str) -> str:
 
 PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
 """What a measurement may depend on, beside Python."""
-
-# Microseconds of computing in so many microseconds, or "max"; of a container, with cgroup 2.
-_QUOTA = Path("/sys/fs/cgroup/cpu.max")
-
-
-def usable_cores() -> int:
-    """Return how many CPU cores this process may use, which can be fewer than there are.
-
-    A part of a core, which the quota of a container may add, does not count.
-
-    Example:
-        >>> usable_cores() >= 1
-        True
-    """
-    affinity = hasattr(os, "sched_getaffinity")  # Not on macOS.
-    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
-    try:
-        quota, period = _QUOTA.read_text(encoding="utf-8").split()
-    except OSError:
-        return cores
-    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 @dataclass(frozen=True)

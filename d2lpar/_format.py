@@ -2,7 +2,10 @@
 
 import html
 import math
+import os
+import tempfile
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 _PREFIXES = {
     "s": ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")),
@@ -189,3 +192,19 @@ def _drawn(shapes: str, label: str) -> str:
         'preserveAspectRatio="none" style="width:9em;height:0.9em;vertical-align:middle;'
         f'display:inline-block">{shapes}</svg>'
     )
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write text to a file, whole or not at all: until it is whole, the file there stays."""
+    # In the same folder, since a file can be renamed only within one file system.
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read it.
+        os.replace(temporary, path)
+    except BaseException:  # Also Ctrl-C.
+        Path(temporary).unlink(missing_ok=True)  # It is gone if it has just been renamed.
+        raise

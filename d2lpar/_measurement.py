@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Never
 
 import jax
 
-from d2lpar._control import Control
+from d2lpar._cores import Control
 from d2lpar._devices import device_name
 from d2lpar._errors import (
     CompilationError,

@@ -69,7 +69,7 @@ def use_style() -> None:
     plt.rcParams.update(
         {
             "figure.figsize": (5.2, 2.8),
-            "figure.constraineduse": True,
+            "figure.constrained_layout.use": True,
             "figure.facecolor": "white",
             "font.size": 11.5,
             "xtick.labelsize": 11,

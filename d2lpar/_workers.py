@@ -40,7 +40,7 @@ from multiprocessing.connection import Connection, Pipe, wait
 from types import TracebackType
 from typing import Any, ClassVar, NamedTuple
 
-from d2lpar._devices import usable_cores
+from d2lpar._cores import usable_cores
 from d2lpar._errors import (
     D2lparError,
     RenamedAttributes,
@@ -58,7 +58,7 @@ GRACE = 5.0
 
 _LAST_LINES = 20
 _TOKENS = itertools.count()
-_TAKEN = re.compile("address already in use|failed to bind", re.IGNORECASE)
+_TAKEN = re.compile("address already in use|failed to (bind|add port)", re.IGNORECASE)
 # Gloo, which carries the messages between CPUs, greets each process it finds.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
@@ -362,12 +362,13 @@ class _Worker:
         """Return what it has answered, or the error.
 
         Raises:
-            TimeoutError: If the answer has begun, but is not whole after so many seconds.
+            TimeoutError: If the answer has begun, but is not whole after so many seconds, or five.
         """
         try:
-            # In a thread: an answer larger than a pipe holds takes as long as its sender does.
+            # In a thread: an answer larger than a pipe holds takes as long as its sender does. One
+            # that has begun with the deadline is still waited for a little.
             message = self._receiver.submit(self.connection.recv_bytes).result(
-                None if math.isinf(seconds) else max(0.0, seconds)
+                None if math.isinf(seconds) else max(GRACE, seconds)
             )
         except (EOFError, ConnectionError):
             return self.died()

@@ -6,7 +6,7 @@ import io
 import matplotlib
 import matplotlib.pyplot as plt
 
-from d2lpar import plot
+from d2lpar import use_style
 
 
 @contextlib.contextmanager
@@ -14,7 +14,7 @@ def style_of_the_book():
     """Draw in the book's style, on a backend without a screen, and close everything afterwards."""
     with matplotlib.rc_context():
         matplotlib.use("agg")
-        plot.use_style()
+        use_style()
         yield
     plt.close("all")
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
+from graphs import FORK, graph_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from timelines import event, timeline
 
@@ -18,6 +19,7 @@ from d2lpar import (
     seconds_of,
     width,
 )
+from d2lpar._graph import layout_of
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
 
@@ -359,3 +361,24 @@ def test_a_function_without_a_name_has_the_same_one_in_graph_and_timeline():
     jax.block_until_ready(product(jnp.eye(64)))
     _, run = record_trace(product, jnp.eye(64))
     assert len(seconds_of(computation_graph(lambda x: product(x), jnp.eye(64)), run)) == 1
+
+
+# --- Layout -------------------------------------------------------------------------------------
+
+
+def test_an_input_stands_just_above_who_needs_it_first():
+    nodes = layout_of(graph_of("a-b b-c c-d late-d")).nodes
+    assert nodes["late"][1] == nodes["c"][1]
+
+
+def test_a_chain_stays_in_its_column_and_who_joins_two_stands_between_them():
+    x = {node: across for node, (across, _) in layout_of(FORK).nodes.items()}
+    for column in ("x", "a"), ("s1", "s2", "s3"), ("copy", "m1", "m2", "m3", "back"):
+        assert [x[node] for node in column] == pytest.approx([x[column[0]]] * len(column))
+    for node in "a", "mean":
+        assert x[node] == pytest.approx((x["s1"] + x["m1"]) / 2)
+
+
+@pytest.mark.parametrize("skipping", ["a-f", "a-c a-d a-e a-f"], ids=["one", "four"])
+def test_edges_from_one_node_share_a_way_past_others_that_is_narrower_than_a_box(skipping):
+    assert layout_of(graph_of(f"a-b b-c c-d d-e e-f {skipping}")).width == 1.25

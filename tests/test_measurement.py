@@ -213,7 +213,7 @@ def test_a_comparison_prints_each_of_its_measurements():
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_a_way_out(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         call()
 
 
@@ -554,7 +554,7 @@ def test_a_question_that_was_decided_before_is_decided_at_the_first_look(clock, 
 
 @pytest.mark.parametrize("limit", [0, -1, float("nan")])
 def test_a_limit_of_no_time_is_refused(limit):
-    with pytest.raises(ValueError, match="limit must be more than 0 seconds, found"):
+    with pytest.raises(ValueError, match="max_seconds must be a positive number of seconds, found"):
         compare({"a": int}, until=lambda times: times["a"].total > 1, max_seconds=limit)
 
 
@@ -619,9 +619,9 @@ def test_what_was_observed_has_a_column_of_its_own_with_its_unit(clock, device):
 def test_below_the_table_stands_what_a_reader_should_know(clock, device):
     times = compare({"a": lambda: None}, repeats=10, control=crowded_in({3}))
     medians, caution, counting = remarks_of(times._repr_html_())
-    assert medians.startswith("Medians of 10 rounds")
+    assert medians.startswith("Medians of 9 rounds")
     assert caution.startswith("a: returned no JAX array")
-    assert counting.startswith("In 9 of 10 rounds")
+    assert counting.startswith("Without 1 round in which")
 
 
 def test_too_few_rounds_have_no_interval_in_the_table():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from d2lpar import Control, Quantity, compare, cpu, exact, measure, measure_overlap, overlap_score
-from d2lpar._overlap import Pair
+from d2lpar._overlap import Overlap
 
 BROKEN = "a broken measurement: clearly above 1, so the runs differ in something other than overlap"
 HINDERED = "clearly below 0: the two hinder each other, or the runs differ"
@@ -33,7 +33,7 @@ def test_the_score_is_the_share_of_the_shorter_activity_that_was_hidden(
 ):
     result = overlap_score(first, second, together)
     assert result.samples == (score,)
-    assert (result.unit, result.exact, result.warnings) == ("", True, ())
+    assert (result.unit, result.once, result.warnings) == ("", True, ())
 
 
 def test_the_score_is_taken_round_by_round():
@@ -96,7 +96,7 @@ def test_a_score_can_be_claimed_over():
     assert (result > 0.5).verdict == "holds"
     assert (result.between(0, 0.5)).verdict == "fails"
     broken = overlap_score(seconds(*[1] * 6), seconds(*[2] * 6), seconds(*[1] * 6))
-    assert BROKEN in str(broken)
+    assert BROKEN in repr(broken)
     assert BROKEN not in str(broken > 0.5)  # The box of a claim has its own words.
 
 
@@ -200,7 +200,7 @@ def test_what_is_to_be_decided_is_asked_of_the_pair():
         return pair.score > -10
 
     pair = measure_overlap(lambda: None, lambda: time.sleep(0.0005), until=until)
-    assert isinstance(seen[0], Pair)
+    assert isinstance(seen[0], Overlap)
     assert (pair.score > -10).verdict == "holds"
 
 

@@ -8,13 +8,15 @@ import jax
 import jax.numpy as jnp
 import matplotlib
 import networkx as nx
+import numpy as np
 import pytest
 from drawings import legend, style_of_the_book, svg, texts
 from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
-from d2lpar import Event, Quantity, Timeline, computation_graph, cpu, plot
+from d2lpar import Event, Quantity, Timeline, _plot, computation_graph, cpu
+from d2lpar._plot import error_bars, format_axis, format_log_axis, interval_ends
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +31,7 @@ def quantity(*samples, unit="s"):
 
 def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
     x = jnp.ones((1, 2))
-    axes = plot.plot_graph(computation_graph(lambda x, y: x * y + 2, x, x))
+    axes = _plot.plot_graph(computation_graph(lambda x, y: x * y + 2, x, x))
     assert texts(axes) == [
         "x\nfloat32[1, 2]",
         "y\nfloat32[1, 2]",
@@ -40,13 +42,13 @@ def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
 
 def test_curves_are_drawn_with_their_models_and_each_looks_different():
     times = [quantity(1, 2, 3, 4, 5, 6), quantity(2, 3, 4, 5, 6, 7)]
-    axes = plot.plot_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
+    axes = _plot.plot_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
     assert legend(axes) == ["a", "b"]
     markers = [line for line in axes.lines if line.get_marker() in "os"]
     assert len({line.get_color() for line in markers}) == 2
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
     model = {"straight": ([10, 100], [1, 2])}
-    axes = plot.plot_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
+    axes = _plot.plot_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
     assert sorted(legend(axes)) == ["a", "straight"]
 
 
@@ -54,9 +56,9 @@ def test_nodes_are_drawn_in_the_colour_of_their_device_and_the_legend_names_each
     def program(x):
         return x + 1, jax.device_put(x * 2, cpu(1)) + 1
 
-    axes = plot.plot_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
+    axes = _plot.plot_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
     edges = {matplotlib.colors.to_hex(box.get_edgecolor()).upper() for box in boxes(axes)}
-    assert edges == {plot.device_color("CPU 0"), plot.device_color("CPU 1")}
+    assert edges == {_plot.device_color("CPU 0"), _plot.device_color("CPU 1")}
     assert legend(axes) == ["CPU 0", "CPU 1"]
 
 
@@ -66,14 +68,14 @@ def test_a_large_graph_is_drawn_without_shapes_and_control_flow_as_one_node():
             x = jax.lax.while_loop(lambda c: c[0] < 9, lambda c: c * 2, x) + 1
         return x
 
-    names = texts(plot.plot_graph(computation_graph(program, jnp.ones(2))))
+    names = texts(_plot.plot_graph(computation_graph(program, jnp.ones(2))))
     assert names[:2] == ["x", "while"]
     assert names.count("while") == 12
     assert not any("float32" in name for name in names)
 
 
 def test_a_graph_without_nodes_is_an_empty_picture():
-    assert texts(plot.plot_graph(computation_graph(lambda: None))) == []
+    assert texts(_plot.plot_graph(computation_graph(lambda: None))) == []
 
 
 def random_graph(seed):
@@ -94,7 +96,7 @@ small_graphs = pytest.mark.parametrize("graph", SMALL_GRAPHS.values(), ids=SMALL
 
 @small_graphs
 def test_no_edge_passes_behind_a_box(graph):
-    axes = plot.plot_graph(graph)
+    axes = _plot.plot_graph(graph)
     behind = [
         node
         for line in lines(axes)
@@ -106,7 +108,7 @@ def test_no_edge_passes_behind_a_box(graph):
 
 @small_graphs
 def test_boxes_lie_within_the_picture_and_none_upon_another(graph):
-    axes = plot.plot_graph(graph)
+    axes = _plot.plot_graph(graph)
     inner = [box.get_bbox() for box in boxes(axes)]
     assert all(axes.viewLim.contains(*corner) for box in inner for corner in box.corners())
     assert not any(one.overlaps(other) for one, other in itertools.combinations(inner, 2))
@@ -114,7 +116,7 @@ def test_boxes_lie_within_the_picture_and_none_upon_another(graph):
 
 @small_graphs
 def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph):
-    axes = plot.plot_graph(graph)
+    axes = _plot.plot_graph(graph)
     drawn = lines(axes)
     assert sorted(ends_of(line, graph, axes) for line in drawn) == sorted(graph.edges)
     for line in drawn:
@@ -127,7 +129,7 @@ def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph
     [(DIAMOND, ["a", "b", "join"]), (RESIDUAL, ["x", "add", "sum"]), (SKIP, ["a", "d"])],
 )
 def test_the_nodes_and_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path):
-    axes = plot.plot_graph(graph, path)
+    axes = _plot.plot_graph(graph, path)
     widths = [arrow.get_linewidth() for arrow in arrows(axes)]
     bold = [line for line, width in zip(lines(axes), widths, strict=True) if width == max(widths)]
     assert {ends_of(line, graph, axes) for line in bold} == set(itertools.pairwise(path))
@@ -137,7 +139,7 @@ def test_the_nodes_and_edges_of_a_path_are_bold_where_they_skip_layers_as_well(g
 
 
 def test_nodes_without_edges_stand_side_by_side():
-    axes = plot.plot_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
+    axes = _plot.plot_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
     across, down = zip(*(text.get_position() for text in axes.texts), strict=True)
     assert across == pytest.approx((0.5, 1.5, 2.5))
     assert down == (0, 0, 0)
@@ -145,7 +147,7 @@ def test_nodes_without_edges_stand_side_by_side():
 
 def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
     chain = " ".join(f"{number}-{number + 1} {number}-60" for number in range(60))
-    axes = plot.plot_graph(graph_of(chain))
+    axes = _plot.plot_graph(graph_of(chain))
     assert {len(line) for line in lines(axes)} == {2}
 
 
@@ -157,7 +159,7 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
         Event("CPU 0", "f", "add", 0, 410, 590),
         Event("CPU 1", "device_put", "memory copy", 0, 500, 500),
     )
-    (axes,) = plot.plot_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
+    (axes,) = _plot.plot_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
     assert rows(axes) == ["CPU 1", "CPU 0", "Python"]
     assert bars(axes) == {"Python": 2, "CPU 0": 1, "CPU 1": 1}  # One for a run, not an operator.
     assert axes.get_title(loc="left") == "title"
@@ -167,32 +169,32 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
 
 def test_timelines_in_one_figure_have_one_scale_of_time():
     short, long = (Timeline((Event("CPU 0", "f", "", 0, 0, n),)) for n in (1000, 4000))
-    axes = plot.plot_timelines({"short": short, "long": long})
+    axes = _plot.plot_timelines({"short": short, "long": long})
     assert len({chart.get_xlim() for chart in axes}) == 1
     assert axes[0].get_xlim() == (0, 4e-6)
 
 
 def test_three_thousand_runs_are_merged_into_as_many_bars_as_can_be_told_apart():
     events = tuple(Event("CPU 0", "f", "", n, 1000 * n, 900) for n in range(3000))
-    (axes,) = plot.plot_timelines({"many": Timeline(events)})
+    (axes,) = _plot.plot_timelines({"many": Timeline(events)})
     assert bars(axes)["CPU 0"] == 1
     assert len(svg(axes)) < 50_000
     spread = tuple(Event("CPU 0", "f", "", n, 1000 * n, 1) for n in range(0, 3000, 10))
-    (axes,) = plot.plot_timelines({"with gaps": Timeline(spread)})
+    (axes,) = _plot.plot_timelines({"with gaps": Timeline(spread)})
     assert bars(axes)["CPU 0"] == 300
 
 
 def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
-    (axes,) = plot.plot_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
+    (axes,) = _plot.plot_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
     assert texts(axes)[-1] == "no device had anything to do"
-    (axes,) = plot.plot_timelines({"nothing at all": Timeline(())})
+    (axes,) = _plot.plot_timelines({"nothing at all": Timeline(())})
     assert "<svg" in svg(axes)
 
 
 def test_a_device_and_its_copy_engine_have_the_same_colour_and_the_next_device_another():
-    assert plot.device_color("GPU 1 to host") == plot.device_color("GPU 1")
+    assert _plot.device_color("GPU 1 to host") == _plot.device_color("GPU 1")
     names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
-    assert len({plot.device_color(name) for name in names}) == len(names)
+    assert len({_plot.device_color(name) for name in names}) == len(names)
 
 
 def boxes(axes):
@@ -232,7 +234,7 @@ def bars(axes):
 def test_more_curves_than_have_a_look_are_refused():
     five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
     with pytest.raises(ValueError, match="four curves and three models, found 5 and 0"):
-        plot.plot_curves([1.0], five, xlabel="x", ylabel="y")
+        _plot.plot_curves([1.0], five, xlabel="x", ylabel="y")
 
 
 @pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])
@@ -242,5 +244,60 @@ def test_only_a_notebook_is_told_to_show_vector_graphics(monkeypatch, shell, tol
     backend = SimpleNamespace(set_matplotlib_formats=formats.append)
     monkeypatch.setitem(sys.modules, "matplotlib_inline", SimpleNamespace(backend_inline=backend))
     monkeypatch.setitem(sys.modules, "matplotlib_inline.backend_inline", backend)
-    plot.use_style()
+    _plot.use_style()
     assert formats == told
+
+
+# --- What figures are put together from ---------------------------------------------------------
+
+
+NINE = Quantity("nine", range(1, 10), "s")  # The interval of their median is 2 to 8.
+FEW = Quantity("few", (1.0, 2.0, 4.0), "s")
+
+
+@pytest.fixture
+def axes():
+    with style_of_the_book():
+        yield matplotlib.pyplot.figure().add_subplot()
+
+
+def labels(axis):
+    axis.figure.draw_without_rendering()
+    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+
+
+def test_an_error_bar_reaches_to_the_ends_of_the_interval():
+    np.testing.assert_allclose(error_bars([NINE, NINE / 2]), [[3, 1.5], [3, 1.5]])
+
+
+def test_where_there_is_no_interval_the_samples_are_the_ends():
+    assert not math.isfinite(FEW.interval[0])
+    assert interval_ends(FEW) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("unit", "ticks", "shown"),
+    [
+        ("s", [0, 1e-3, 2e-3], ["0", "1 ms", "2 ms"]),
+        ("", [0, 3e6, 6e6], ["0", "3 M", "6 M"]),
+        ("", [0, 25e3, 50e3], ["0", "25 k", "50 k"]),
+    ],
+)
+def test_numbers_have_units_large_ones_without_any_a_prefix_and_zero_is_bare(
+    axes, unit, ticks, shown
+):
+    axes.set_xlim(0, ticks[-1])
+    axes.set_xticks(ticks)
+    format_axis(axes.xaxis, unit)
+    assert labels(axes.xaxis) == shown
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown", "hidden"), [((1e-3, 9e-3), "5 ms", "3 ms"), ((1e-3, 1), "10 ms", "50 ms")]
+)
+def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, shown, hidden):
+    axes.set_xscale("log")
+    axes.set_xlim(limits)
+    format_log_axis(axes.xaxis, "s")
+    assert shown in labels(axes.xaxis)
+    assert hidden not in labels(axes.xaxis)

@@ -101,7 +101,7 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
             ("PjitFunction(outer)", 1, 49, {}),
             ("PjitFunction(inner)", 10, 20, {}),
             ("DevicePutWithSharding", 60, 70, {}),
-            ("d2lpar.block", 80, 120, {}),
+            ("d2lpar.wait", 80, 120, {}),
             ("ParseArguments", 130, 140, {}),
         ],
         worker=[on_cpu(0, "outer", "dot", 40, 100)],
@@ -117,7 +117,7 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
 def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbered(read):
     run = read(
         helper=[("PjitFunction(g)", 130, 140, {})],
-        watcher=[("d2lpar.block", 110, 190, {})],
+        watcher=[("d2lpar.wait", 110, 190, {})],
         python=[("PjitFunction(f)", 110, 120, {}), ("d2lpar.record_trace", 100, 200, {})],
         worker=[on_cpu(0, "f", "dot", 120, 150)],
     )

@@ -19,7 +19,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._devices import device_name, usable_cores
+from d2lpar._cores import usable_cores
+from d2lpar._devices import device_name
 from d2lpar._format import as_table, format_seconds, in_one_line, plural, share_bar
 from d2lpar._measurement import Comparison
 from d2lpar._plot import COLORS, arrow, box, error_bars, format_axis

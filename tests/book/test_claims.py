@@ -288,7 +288,7 @@ def test_a_verdict_that_does_not_follow_from_the_samples_is_refused(made, said):
         (lambda: claim(HOLDS), "needs the sentence it checks, found Predicate"),
         (
             lambda: claim(SENTENCE, True),
-            r"ratio > 5, found True: without an interval.*compare\(\).*counted\(\) for a count",
+            r"ratio > 5, found True: without an interval.*compare\(\).*exact\(\) for a count",
         ),
         (lambda: claim(SENTENCE), f"{SENTENCE!r} has nothing to check: give a comparison"),
         (

@@ -1,7 +1,8 @@
 import pytest
+from drawings import style_of_the_book, svg
 
-from d2lpar import Quantity
-from d2lpar.book.originals import EXPERIMENTS, judge
+from d2lpar import Quantity, once
+from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 # Each finding with its value, by hand from the printed numbers, and with its verdict.
 PRINTED = {
@@ -96,3 +97,47 @@ def test_editions_printed_single_runs_in_seconds_and_memory_in_bytes():
     in_bytes = {row for row, quantity in printed if quantity.unit == "B"}
     assert in_bytes == {"memory, barrier", "memory, none"}
     assert {quantity.unit for row, quantity in printed if row not in in_bytes} == {"s"}
+
+
+# --- Figures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with style_of_the_book():
+        yield
+
+
+def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
+    printed, measured = once("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
+    (above, between) = plot_findings(
+        {
+            "faster": {"edition": printed > 1.1, "here": measured > 1.1},
+            "about as fast": {"here": measured.between(0.1, 10)},
+        }
+    )
+    assert [label.get_text() for label in above.get_yticklabels()] == ["edition", "here"]
+    assert [axes.get_title(loc="left") for axes in (above, between)] == ["faster", "about as fast"]
+    assert (above.get_xscale(), between.get_xscale()) == ("linear", "log")
+    (shaded,) = above.patches
+    assert (shaded.get_x(), shaded.get_x() + shaded.get_width()) == (1.1, above.get_xlim()[1])
+    assert above.get_xlim()[0] < 1.03
+    (shaded,) = between.patches
+    assert shaded.get_width() == pytest.approx(9.9)
+    assert "<svg" in svg(above)
+
+
+def test_where_a_claim_over_two_quantities_holds_lies_beyond_the_interval_of_the_second():
+    more = Quantity("more", (4.0, 4.5, 4.5, 4.5, 4.5, 5.0))
+    less = Quantity("less", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0))
+    (axes,) = plot_findings({"more than less": {"here": more > less}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() == 3.0
+    (axes,) = plot_findings({"nobody knows": {"here": more > Quantity("few", (1.0, 2.0))}})
+    assert list(axes.patches) == []
+
+
+def test_a_finding_from_too_few_samples_is_drawn_all_the_same():
+    (axes,) = plot_findings({"less": {"here": Quantity("ratio", (2.0, 3.0)) < 1}})
+    (shaded,) = axes.patches
+    assert shaded.get_x() + shaded.get_width() == 1

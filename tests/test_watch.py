@@ -1,22 +1,38 @@
 import functools
+import gc
 import itertools
 import json
 import logging
+import os
 import sys
 import threading
 import time
+import weakref
 from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from d2lpar import watch
+from d2lpar import _watch, watch
 from d2lpar.__main__ import main
 from d2lpar._errors import D2lparError
-from d2lpar._watch import KINDS, Finding, Place, Watched, _Compilations, _Sight
+from d2lpar._watch import (
+    KINDS,
+    Finding,
+    Place,
+    Watched,
+    _Compilations,
+    _Sight,
+    called_at,
+    expression_at,
+)
 from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
+
+# --- Watching -----------------------------------------------------------------------------------
+
 
 WAITS = {"value", "barrier"}
 
@@ -205,7 +221,7 @@ def test_what_can_have_lost_most_comes_first_also_where_it_took_less():
 def test_a_first_look_that_is_dear_is_not_the_last(monkeypatch):
     used = itertools.chain([0, 100], itertools.repeat(100))  # One look uses a hundred seconds.
     clocks = SimpleNamespace(**vars(time) | {"thread_time": lambda: next(used)})
-    monkeypatch.setattr("d2lpar.watching.time", clocks)
+    monkeypatch.setattr("d2lpar._watch.time", clocks)
     found = found_in(lambda y, s, i: float(s), seconds=0.3, attempts=1)  # This line.
     assert [code for code in of_kind(found, WAITS) if code.endswith("# This line.")]
 
@@ -455,3 +471,96 @@ def test_what_cannot_be_done_is_said_before_anything_runs(options, says, monkeyp
         main()
     assert stopped.value.code == 2
     assert says in capsys.readouterr().err
+
+
+# --- Places -------------------------------------------------------------------------------------
+
+
+def frame_here():
+    return sys._getframe(1)
+
+
+def called():
+    """Return what the caller has called, as its frame says: this function."""
+    return called_at(sys._getframe(1))
+
+
+def expression(*_):
+    return expression_at(sys._getframe(1))
+
+
+class Loop:
+    def __init__(self, step):
+        self.step = step
+
+    @property
+    def never(self):
+        return called
+
+
+def test_a_place_is_a_line_with_its_code():
+    place = Place.of(frame_here())  # Here.
+    line = frame_here().f_lineno - 1
+    assert place == Place(__file__, line, "place = Place.of(frame_here())  # Here.")
+
+
+def test_what_a_frame_is_at_is_said_in_the_words_of_its_code():
+    within = [expression(), 1 + len(expression(1))]
+    several = expression(
+        1,
+        2,
+    )
+    assert within == ["expression()", 1 + len("expression(1)")]
+    assert several.split() == ["expression(", "1,", "2,", ")"]
+
+
+def test_code_without_a_source_is_at_nothing():
+    names = {"expression": expression, "called": called}
+    exec(compile("at = expression(), called()", "<nowhere>", "exec"), names)
+    assert names["at"] == ("", None)
+
+
+def test_what_has_been_called_is_found_by_its_name():
+    def through_a_local(function):
+        return function()
+
+    def through_an_attribute(loop):
+        return loop.step()
+
+    of_this_module = called()
+    assert of_this_module is called
+    assert through_a_local(called) is called
+    assert through_an_attribute(Loop(called)) is called
+
+
+def test_what_has_no_name_is_not_looked_for_and_no_property_is_run():
+    unnamed = (lambda: called)()()
+    loop = Loop(called)
+    through_a_property = loop.never()
+    assert unnamed is None
+    assert through_a_property is vars(Loop)["never"]
+
+
+def test_to_look_at_a_frame_keeps_none_of_its_arrays_alive():
+    def program(function):
+        array = np.ones(3)
+        alive = weakref.ref(array)
+        assert function() is called
+        del array
+        gc.collect()
+        return alive() is None
+
+    assert program(called)
+
+
+@pytest.mark.parametrize("path", [os.__file__, jax.__file__, np.__file__, _watch.__file__])
+def test_code_of_a_library_is_not_the_users(path):
+    names = {"frame_here": frame_here}
+    exec(compile("def inner(): return frame_here()", path, "exec"), names)
+    inner = names["inner"]()
+    assert inner not in _watch.down_to_user_code(inner)[-1:]
+
+
+def test_code_beside_the_libraries_is():
+    frame = frame_here()
+    assert _watch.down_to_user_code(frame) == [frame]

@@ -7,12 +7,48 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar import control, free_cores
-from d2lpar._control import crowding
+from d2lpar import _cores, free_cores, usable_cores
+from d2lpar._cores import crowding
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_cores_that_the_process_may_not_use_do_not_count():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert usable_cores() == len(allowed)
+
+
+def test_without_affinity_all_cores_count(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    assert usable_cores() == 7
+
+
+def test_a_number_of_cores_that_nobody_knows_is_one(monkeypatch):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: None)
+    assert usable_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("150000 100000", 1), ("50000 100000", 1), ("300000 100000", 3), ("max 100000", 7)],
+)
+def test_the_quota_of_a_container_counts_in_whole_cores(monkeypatch, tmp_path, quota, cores):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 7)
+    file = tmp_path / "cpu.max"
+    file.write_text(f"{quota}\n")
+    monkeypatch.setattr(_cores, "_QUOTA", file)
+    assert usable_cores() == cores
 
 
 def test_free_cores_ask_how_crowded_so_many_cores_are(monkeypatch):
-    monkeypatch.setattr(control, "crowding", lambda threads: 100.0 + threads)
+    monkeypatch.setattr(_cores, "crowding", lambda threads: 100.0 + threads)
     asked = free_cores(3)
     assert asked.probe() == 103
     assert asked.needs == "3 free CPU cores"
@@ -36,7 +72,7 @@ def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypa
     used = itertools.count(step=2)  # Each thread uses two seconds, however long it has to wait.
     passed = iter([10, 17])
     clocks = SimpleNamespace(thread_time=lambda: next(used), perf_counter=lambda: next(passed))
-    monkeypatch.setattr(control, "time", clocks)
+    monkeypatch.setattr(_cores, "time", clocks)
     assert crowding(1) == 3.5
 
 

@@ -6,14 +6,17 @@ What the test calls in them is defined here, and sent to them.
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Pipe
 
 import psutil
 import pytest
 
-from d2lpar import WorkerError, Workers, processes
+from d2lpar import D2lparError, WorkerError, Workers, _workers
 
 
 @pytest.fixture(scope="module")
@@ -162,19 +165,19 @@ def test_one_whose_child_lives_on_is_seen_to_have_died(two):
 
 
 def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
-    wait = processes.wait
+    wait = _workers.wait
 
     def wait_for_an_answer(objects, timeout):
         return wait(objects, 30 if len(objects) > 1 else timeout)
 
     with Workers(1) as workers:
-        monkeypatch.setattr(processes, "wait", wait_for_an_answer)
+        monkeypatch.setattr(_workers, "wait", wait_for_an_answer)
         assert workers.run(int, timeout=1e-9) == [0]
 
 
 def test_what_others_have_kept_is_refused(shared):
     with pytest.raises(ValueError, match="kept by other workers"):
-        shared.run(abs, processes.Kept(-1, 1))
+        shared.run(abs, _workers.Kept(-1, 1))
 
 
 def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
@@ -185,17 +188,65 @@ def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
 
 
 def test_who_waits_for_one_that_has_failed_is_ended(two, monkeypatch):
-    monkeypatch.setattr(processes, "GRACE", 0.5)
+    monkeypatch.setattr(_workers, "GRACE", 0.5)
     with pytest.raises(WorkerError, match="Process 1 failed"):
         two.run(lambda: sum_over_all(1) if number() == 0 else 1 / 0)
     assert repr(two) == "<2 workers, ended>"
 
 
 def test_more_processes_than_cores_are_said_and_not_refused(monkeypatch, capsys):
-    monkeypatch.setattr(processes, "usable_cores", lambda: 1)
+    monkeypatch.setattr(_workers, "usable_cores", lambda: 1)
     with Workers(2, pin=True, devices=2) as workers:
         assert workers.run(lambda: __import__("jax").local_device_count()) == [2, 2]
-    assert "2 processes share 1 CPU core(s)." in capsys.readouterr().out
+    assert "2 processes share 1 CPU core." in capsys.readouterr().out
+
+
+def test_where_cores_cannot_be_chosen_pinning_is_refused(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(D2lparError, match="pin=True needs Linux"):
+        Workers(1, pin=True)
+
+
+def test_a_free_port_that_somebody_else_took_meanwhile_is_no_failure(monkeypatch):
+    free_port = _workers._free_port
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ports = iter([taken.getsockname()[1], free_port()])
+        monkeypatch.setattr(_workers, "_free_port", lambda: next(ports))
+        with Workers(1) as workers:
+            assert workers.run(number) == [0]
+
+
+def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
+    with ThreadPoolExecutor(2) as pool:
+        answers = pool.map(lambda given: shared.run(lambda: given), range(10))
+    assert list(answers) == [[given] * 2 for given in range(10)]
+
+
+@pytest.fixture
+def sleeping(monkeypatch):
+    """A process that says nothing, our end of its connection, and the other one."""
+    monkeypatch.setattr(_workers, "GRACE", 0.1)
+    ours, theirs = Pipe()
+    process = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
+    yield _workers._Worker(0, process, ours), theirs
+    process.kill()
+    process.wait()
+    theirs.close()
+    process.stdout.close()
+    ours.close()
+
+
+def test_who_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
+    worker, theirs = sleeping
+    theirs.close()
+    assert "Process 0 has closed its connection" in str(worker.answer(None, 1.0))
+
+
+def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
+    worker, theirs = sleeping
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"begun")
+    with pytest.raises(TimeoutError):
+        worker.answer(None, 0.1)
 
 
 def test_a_port_that_is_taken_is_named():
@@ -219,7 +270,7 @@ def test_a_number_that_makes_no_sense_is_refused(options, says):
 
 
 def test_a_call_that_makes_no_sense_is_refused(shared):
-    with pytest.raises(ValueError, match="run\\(\\) needs a function"):
+    with pytest.raises(TypeError, match="run\\(\\) needs a function"):
         shared.run(3)
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         shared.run(number, timeout=0)
@@ -227,11 +278,26 @@ def test_a_call_that_makes_no_sense_is_refused(shared):
 
 def test_on_windows_the_way_out_is_named(monkeypatch):
     monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(WorkerError, match="Windows Subsystem for Linux"):
+    with pytest.raises(D2lparError, match="Windows Subsystem for Linux"):
         Workers(2)
 
 
 # --- No process is left -----------------------------------------------------------------------
+
+
+def test_a_forked_child_that_ends_leaves_the_workers_of_its_parent_alone(run_python):
+    program = """
+import os, sys
+from d2lpar import Workers
+
+with Workers(1) as workers:
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    print(workers.run(abs, -1))
+"""
+    assert run_python(program) == "[1]"
+
 
 PROGRAM = """
 import os, signal, subprocess, sys, time

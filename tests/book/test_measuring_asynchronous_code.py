@@ -3,7 +3,7 @@ import pytest
 from drawings import legend, style_of_the_book
 
 from d2lpar import COLORS, Measurement, PeakMemory, Quantity
-from d2lpar.book import traps
+from d2lpar.book import measuring_asynchronous_code as page
 
 
 @pytest.fixture(autouse=True)
@@ -21,9 +21,7 @@ def places_of(line):
 
 
 def test_calls_timed_in_two_ways_are_numbered_from_one_and_named():
-    axes = traps.plot_timed_calls(
-        {"bare": [1e-5, 1e-5, 1e-3], "with a counter": [1e-5, 2e-5, 1e-3]}
-    )
+    axes = page.plot_timed_calls({"bare": [1e-5, 1e-5, 1e-3], "with a counter": [1e-5, 2e-5, 1e-3]})
     assert [places_of(line) for line in axes.lines] == [[1, 2, 3]] * 2
     assert legend(axes) == ["bare", "with a counter"]
     axes.figure.draw_without_rendering()
@@ -32,18 +30,18 @@ def test_calls_timed_in_two_ways_are_numbered_from_one_and_named():
 
 def test_every_pair_is_in_the_picture_however_far_out_it_lies():
     ratio = Quantity("B over A", [0.1, *[1.0] * 8, 7.0])
-    axes = traps.plot_pairs(ratio)
+    axes = page.plot_pairs(ratio)
     assert places_of(axes.lines[0]) == list(ratio.samples)
     low, high = axes.get_xlim()
     assert low < 0.1
     assert high > 7
-    near = traps.plot_pairs(Quantity("B over A", [1.0] * 9))  # A half and two, for comparison.
+    near = page.plot_pairs(Quantity("B over A", [1.0] * 9))  # A half and two, for comparison.
     assert near.get_xlim()[0] < 0.5 < 2 < near.get_xlim()[1]
 
 
 def test_the_points_of_an_arm_stand_where_it_was_called():
     arms = {"A": measured("A", 1.0, 4.0), "B": measured("B", 2.0, 3.0)}
-    in_turn, in_a_row = traps.plot_orders({"in turn": (arms, "ABBA"), "in a row": (arms, "AABB")})
+    in_turn, in_a_row = page.plot_orders({"in turn": (arms, "ABBA"), "in a row": (arms, "AABB")})
     points = [line for line in in_turn.lines if line.get_marker() in "os"]
     assert [places_of(line) for line in points] == [[1, 4], [2, 3]]
     assert [list(line.get_ydata()) for line in points] == [[1, 4], [2, 3]]
@@ -55,11 +53,11 @@ def test_the_points_of_an_arm_stand_where_it_was_called():
 def test_an_order_that_has_another_number_of_calls_than_were_measured_is_an_error():
     arms = {"A": measured("A", 1.0, 4.0), "B": measured("B", 2.0, 3.0)}
     with pytest.raises(ValueError, match="shape"):
-        traps.plot_orders({"in turn": (arms, "ABB")})
+        page.plot_orders({"in turn": (arms, "ABB")})
 
 
 def test_looks_are_numbered_from_one_and_what_was_promised_is_a_line():
-    axes = traps.plot_looks({"95%": np.array([0.04, 0.07]), "99%": np.array([0.004, 0.008])})
+    axes = page.plot_looks({"95%": np.array([0.04, 0.07]), "99%": np.array([0.004, 0.008])})
     *shares, promised = axes.lines
     assert [places_of(line) for line in shares] == [[1, 2]] * 2
     assert set(promised.get_ydata()) == {0.05}
@@ -72,7 +70,7 @@ def test_memory_is_drawn_above_its_start_with_a_square_where_one_reads_it_in_the
     for name in ("barrier", "none"):
         watched[name] = PeakMemory(lambda: 0)
         watched[name].samples = [(0.1 * n, next(readings)) for n in range(3)]
-    axes = traps.plot_memory(watched)
+    axes = page.plot_memory(watched)
     curves, squares = axes.lines[::2], axes.lines[1::2]
     assert [list(line.get_ydata()) for line in curves] == [[0, 600, 50]] * 2
     assert [list(line.get_ydata()) for line in squares] == [[50]] * 2

@@ -1,14 +1,37 @@
-"""A control: it tells, without JAX, in which rounds the machine was fit for a comparison."""
+"""CPU cores: how many this process may use, and a control that tells when they were free."""
 
 import hashlib
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import NamedTuple
+
+# Microseconds of computing in so many microseconds, or "max"; of a container, with cgroup 2.
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
+def usable_cores() -> int:
+    """Return how many CPU cores this process may use, which can be fewer than there are.
+
+    A part of a core, which the quota of a container may add, does not count.
+
+    Example:
+        >>> usable_cores() >= 1
+        True
+    """
+    affinity = hasattr(os, "sched_getaffinity")  # Not on macOS.
+    cores = len(os.sched_getaffinity(0)) if affinity else os.cpu_count() or 1
+    try:
+        quota, period = _QUOTA.read_text(encoding="utf-8").split()
+    except OSError:
+        return cores
+    return cores if quota == "max" else max(1, min(cores, int(quota) // int(period)))
 
 
 class Control(NamedTuple):
-    """Something to measure in each round beside what is compared.
+    """Something to measure in each round of `compare`, which says whether the round counts.
 
     It must know nothing of the result: if that decided which rounds count, one would see what one
     wishes to see.

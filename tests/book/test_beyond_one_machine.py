@@ -1,7 +1,8 @@
 import pytest
+from drawings import style_of_the_book
 
 from d2lpar import Quantity
-from d2lpar.book.beyond_one_machine import MessageCost, break_even
+from d2lpar.book.beyond_one_machine import MessageCost, break_even, plot_processes
 
 
 def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
@@ -29,3 +30,21 @@ def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
 )
 def test_it_pays_from_the_last_rise_through_one_on(speed_ups, found):
     assert break_even([1, 10, 100], speed_ups) == pytest.approx(found, rel=1e-4)
+
+
+# --- Figures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with style_of_the_book():
+        yield
+
+
+def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():
+    axes = plot_processes([(1.0, 1.0001, 1.0003, 1.05), (1.0, 1.049, 1.0492, 1.05)])
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["process 0", "process 1"]
+    assert axes.yaxis_inverted()
+    written = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert written == {"waits": 0, "sleeps": 1}

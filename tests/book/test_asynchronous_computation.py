@@ -1,0 +1,179 @@
+from types import SimpleNamespace
+
+import jax
+import pytest
+from drawings import style_of_the_book, svg, texts
+from fakes import FakeArray, FakeClock, FakeDevice
+from matplotlib.colors import to_hex
+from timelines import event, timeline
+
+from d2lpar import COLORS, Quantity, compare
+from d2lpar.book.asynchronous_computation import (
+    NEED_A_VALUE,
+    NEED_NONE,
+    Held,
+    HeldTable,
+    Pipeline,
+    most_unfinished,
+    plot_calls,
+    plot_epochs,
+    plot_stack,
+    plot_ways,
+    time_held,
+    time_to_notice,
+)
+
+# --- What makes Python wait ---------------------------------------------------------------------
+
+
+SOME = {"float(s)": NEED_A_VALUE["float(s)"], "y + 1": NEED_NONE["y + 1"]}
+
+
+@pytest.fixture(scope="module")
+def held():
+    return time_held(SOME)
+
+
+def test_an_operation_that_needs_a_value_waits_and_one_that_needs_none_goes_on(held):
+    assert {name: of.waits for name, of in held.items()} == {"float(s)": True, "y + 1": False}
+
+
+def test_what_holds_python_longest_comes_first(held):
+    assert list(held) == sorted(held, key=lambda name: -held[name].seconds)
+
+
+def test_the_time_is_that_of_the_operation_alone():
+    clock = FakeClock()
+    found = time_held({"slow": lambda y, s, i: clock.advance(3)}, seconds=1e-4, clock=clock)
+    assert found["slow"].seconds == 3
+
+
+def test_an_operation_of_the_reader_can_be_tried():
+    assert time_held({"mine": lambda y, s, i: sum(y[0].tolist())})["mine"].waits
+
+
+def test_the_table_sets_those_that_wait_beside_those_that_go_on():
+    table = HeldTable({"a < b": Held(True, 0.02), "f(y)": Held(False, 1e-5), "c": Held(True, 0.01)})
+    html = table._repr_html_()
+    first, second = html.split("<tbody>")[1].split("</tr>")[:2]
+    assert "<code>a &lt; b</code>" in first
+    assert "20 ms" in first
+    assert "<code>f(y)</code>" in first
+    assert "10 ms" in second
+    assert "f(y)" not in second
+
+
+def test_the_text_names_each_operation_with_what_it_did():
+    lines = str(HeldTable({"float(s)": Held(True, 0.02), "y.T": Held(False, 1e-5)})).splitlines()
+    assert [line.split() for line in lines] == [
+        ["float(s)", "waits", "20", "ms"],
+        ["y.T", "goes", "on", "10", "µs"],
+    ]
+
+
+# --- The three durations ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("t1", "t2"), [(3, 5), (5, 3), (4, 4)])
+def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them(clock, t1, t2):
+    device = FakeDevice(clock)
+
+    def turn():
+        return device.run(t2, dispatch=t1)
+
+    def call():
+        return device.run(t2)
+
+    times = compare(
+        {"one turn": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
+        clock=clock,
+    )
+    found = Pipeline.of(times, turns=10)
+    assert (found.t1.median, found.t2.median) == (t1, t2)
+    assert found.with_barrier.median == 10 * (t1 + t2)
+    assert found.without.median == t1 + t2 + 9 * max(t1, t2)
+
+
+def test_the_time_to_notice_is_from_the_end_of_the_work_to_the_end_of_the_wait():
+    recorded = timeline(
+        event("Python", 0, 10, operator="dispatch"),
+        event("Python", 10, 100, program="block", operator="wait"),
+        event("CPU 0", 5, 70),
+    )
+    assert time_to_notice(recorded) == pytest.approx(30e-9)
+
+
+def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
+    ready_at = iter([5, 1, 9])
+
+    def call():
+        clock.advance(2)
+        return FakeArray(clock, next(ready_at))
+
+    assert most_unfinished(call, 3) == 1
+    assert clock.now == 9
+
+
+# --- Figures ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with style_of_the_book():
+        yield
+
+
+def test_the_stack_names_the_versions_and_the_devices_at_hand():
+    words = " ".join(texts(plot_stack()))
+    assert jax.__version__ in words
+    assert f"{jax.devices()[0].platform.upper()} {jax.devices()[0].id}" in words
+
+
+def test_many_devices_are_drawn_as_a_few_and_the_number_of_the_others(monkeypatch):
+    devices = [
+        SimpleNamespace(platform="cpu", id=n, device_kind="cpu", memory_stats=None)
+        for n in range(8)
+    ]
+    monkeypatch.setattr(jax, "local_devices", lambda: devices)
+    words = texts(plot_stack())
+    assert "CPU 3 (+4)" in words
+    assert not any("CPU 4" in word for word in words)
+
+
+def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
+    axes = plot_calls([1e-5, 1e-5, 1e-2], limit=2)
+    points, line = axes.lines
+    assert list(points.get_xdata()) == [1, 2, 3]
+    assert list(line.get_xdata()) == [2.5, 2.5]
+    assert texts(axes) == ["after 2 calls"]
+
+
+def test_epochs_keep_the_color_of_each_way_of_waiting():
+    roles = {"barrier": "barrier", "free": "none"}
+    axes = plot_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
+    colors = {line.get_label(): line.get_color() for line in axes.lines}
+    assert colors == {name: COLORS[role] for name, role in roles.items()}
+
+
+def test_each_way_has_a_bar_of_its_color_in_each_panel_with_its_unit():
+    roles = {"barrier": "barrier", "free": "none"}
+    panels = {
+        "time": {name: Quantity(name, (0.1, 0.2), "s") for name in roles},
+        "memory": {name: Quantity(name, (2e6, 4e6), "B") for name in roles},
+    }
+    time, memory = plot_ways(panels, roles)
+    assert [bar.get_width() for bar in memory.patches] == [3e6, 3e6]
+    colors = [to_hex(bar.get_facecolor()).upper() for bar in time.patches]
+    assert colors == [COLORS[role].upper() for role in roles.values()]
+    memory.figure.draw_without_rendering()
+    assert any("MB" in label.get_text() for label in memory.get_xticklabels())
+    assert [label.get_text() for label in time.get_yticklabels()] == list(roles)
+
+
+def test_the_same_figure_is_the_same_file():
+    first, second = (svg(plot_calls([1e-5, 1e-2], limit=1)) for _ in range(2))
+
+    def without_date(text):
+        return [line for line in text.splitlines() if "<dc:date>" not in line]
+
+    assert without_date(first) == without_date(second)

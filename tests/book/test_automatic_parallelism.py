@@ -1,0 +1,234 @@
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from timelines import event, timeline
+
+from d2lpar import Quantity, cpu, exact
+from d2lpar._timeline import COPY
+from d2lpar.book import automatic_parallelism
+from d2lpar.book.automatic_parallelism import (
+    COPIES,
+    WAYS,
+    CopyTimes,
+    Repeated,
+    Way,
+    copy_times,
+    cores_busy,
+    fair_calls,
+    fair_matrix,
+    lead,
+    measure_ways,
+    numbered,
+    record_ways,
+    table_of_ways,
+)
+
+# --- Pairs --------------------------------------------------------------------------------------
+
+
+@jax.jit
+def double(x):
+    return 2 * x
+
+
+def taking(monkeypatch, seconds_of):
+    """Let a call take as long as a function says of its argument."""
+
+    class Measured:
+        def __init__(self, x):
+            self.total = Quantity("total", [seconds_of(x)], "s")
+
+    monkeypatch.setattr(automatic_parallelism, "measure", lambda function, x, **_: Measured(x))
+
+
+def test_a_matrix_is_halved_until_ten_calls_take_less_than_a_tenth_of_a_second(monkeypatch):
+    taking(monkeypatch, lambda x: len(x) / 1e5)
+    x, seconds = fair_matrix(double, cpu(), 2000)
+    assert (x.shape, seconds) == ((500, 500), 0.005)
+
+
+def test_a_matrix_of_a_slow_machine_does_not_become_too_small_to_be_worth_a_call(monkeypatch):
+    taking(monkeypatch, lambda x: 1.0)
+    x, _ = fair_matrix(double, cpu(), 2000)
+    assert len(x) == 250
+
+
+def test_devices_of_one_kind_get_equal_calls_on_equal_matrices():
+    first, second = fair_calls(double, (cpu(), cpu()), (500, 500))
+    assert first.count == second.count == 10
+    np.testing.assert_array_equal(first.argument, second.argument)
+    assert str(first) == "CPU 0: 10 times 500 x 500"
+
+
+@pytest.mark.parametrize(("slower", "counts"), [(1.5, [10, 15]), (9, [10, 30])])
+def test_a_faster_device_gets_more_calls_but_not_so_many_that_python_has_to_wait(
+    monkeypatch, slower, counts
+):
+    taking(monkeypatch, lambda x: 1e-3 * (slower if len(x) == 400 else 1))
+    made = fair_calls(double, (cpu(), cpu()), (400, 300))
+    assert [calls.count for calls in made] == counts
+
+
+def test_repeated_calls_return_all_their_results():
+    results = Repeated(double, jnp.ones((3, 3)), 4)()
+    assert len(results) == 4
+    assert all((result == 2).all() for result in results)
+
+
+def test_sleeping_keeps_no_core_busy_and_counting_keeps_one():
+    assert cores_busy(lambda: time.sleep(0.02), times=2) < 0.5
+
+    def count():
+        until = time.process_time() + 0.02
+        while time.process_time() < until:
+            pass
+
+    # On a busy machine it has to share its core, but never gets more than that one.
+    assert 0.05 < cores_busy(count, times=2) < 1.5
+
+
+# --- Copies -------------------------------------------------------------------------------------
+
+
+@jax.jit
+def doubled(x):
+    return 2 * x
+
+
+def make(index):
+    return doubled(np.full((20, 20), index, np.float32))
+
+
+def test_both_ways_make_the_same_calls_in_an_order_of_their_own():
+    calls = []
+
+    def noted(kind, value):
+        calls.append(kind)
+        return value
+
+    copy_times(
+        lambda index: noted("make", index), lambda made: noted("send", made), repeats=6, warmup=0
+    )
+    in_turn = ["make"] * COPIES + ["send"] * COPIES
+    at_once = ["make", "send"] * COPIES
+    assert calls == (in_turn + at_once + at_once + in_turn) * 3
+
+
+def test_the_parts_of_the_run_in_turn_are_told_apart_and_nothing_overlaps_in_one_thread():
+    times = copy_times(lambda _: time.sleep(0.002), lambda _: time.sleep(0.001), repeats=6)
+    assert (times.computing > COPIES * 0.002).verdict == "holds"
+    assert (times.copying > COPIES * 0.001).verdict == "holds"
+    assert times.computing.median > times.copying.median
+    assert times.score.median < 0.5
+
+
+def test_what_is_to_be_decided_is_asked_of_the_times_so_far():
+    seen = []
+
+    def until(times):
+        seen.append(type(times))
+        return times.copying > 0
+
+    copy_times(lambda _: time.sleep(0.0005), lambda _: time.sleep(0.0005), until=until)
+    assert seen[0] is CopyTimes
+
+
+def test_the_rows_are_those_that_editions_print():
+    times = CopyTimes(*(exact(name, n, "s") for n, name in enumerate("abc", start=1)))
+    assert [row.name for row in times.rows] == ["a", "b", "c"]
+    assert times.score.median == 0
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_brings_the_numbers_to_the_host(name):
+    send, arrive = WAYS[name]
+    array = make(3)
+    ((original, copy),) = arrive([(array, send(array))])
+    assert original is array
+    np.testing.assert_array_equal(np.asarray(copy), np.full((20, 20), 6))
+
+
+def test_a_copy_on_the_cpu_is_committed_to_it_and_a_pinned_one_says_so():
+    assert automatic_parallelism.put_on_cpu(make(0)).devices() == {cpu()}
+    assert automatic_parallelism.pin(make(0)).sharding.memory_kind == "pinned_host"
+
+
+def test_all_ways_are_recorded():
+    recorded = record_ways(make)
+    assert list(recorded) == list(WAYS)
+    for found in recorded.values():
+        assert any(event.program == "doubled" for event in found.events)
+
+
+def test_recordings_of_ways_are_as_long_as_the_shortest(monkeypatch):
+    found = iter(timeline(event("Python", 0, end)) for end in (3000, 1000, 2000))
+    monkeypatch.setattr(
+        automatic_parallelism, "record_trace", lambda function: (function(), next(found))
+    )
+    assert [recorded.elapsed for recorded in record_ways(make).values()] == [1e-6] * 3
+
+
+def test_all_ways_are_measured_and_stand_in_a_table():
+    found = measure_ways(make)
+    assert list(found) == list(WAYS)
+    assert all(isinstance(way, Way) and way.alone > 0 for way in found.values())
+    header, line, *rows = table_of_ways(found).splitlines()
+    assert {text.count("|") for text in (header, line, *rows)} == {6}
+    assert len(rows) == 3
+
+
+def test_without_a_gpu_there_is_a_sentence_in_place_of_the_table():
+    assert "no GPU" in table_of_ways({})
+
+
+# --- What was done before what ------------------------------------------------------------------
+
+
+CHAINS = [event("CPU 0", start, start + 10, "chain", "", run) for run, start in ((1, 0), (2, 20))]
+
+
+def copies(*spans):
+    return [
+        event("CPU 1", start, end, "device_put", COPY, run)
+        for run, (start, end) in enumerate(spans)
+    ]
+
+
+def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other():
+    events = (
+        event("Python", 0, 1, "update", "dispatch", 1),
+        event("CPU 0", 3_000, 4_000, "update", "", 1),
+        event("CPU 0", 8_000, 9_000, "update", "", 2),
+        event("CPU 1", 1_000, 3_500, "backward1", "", 1),
+        event("CPU 2", 1_000, 7_000, "backward1", "", 2),
+    )
+    assert lead(timeline(*events), "update", "backward1") == pytest.approx(3e-6)
+    assert lead(timeline(*events), "backward1", "update") == pytest.approx(5.5e-6)
+    assert lead(timeline(*events[:3], events[3]), "update", "backward1") == pytest.approx(-0.5e-6)
+
+
+def test_a_program_that_only_python_knows_of_has_no_lead():
+    asked = timeline(event("Python", 0, 1, "update", "dispatch"), *CHAINS)
+    with pytest.raises(ValueError, match="no run of 'update' on a device"):
+        lead(asked, "update", "chain")
+
+
+def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
+    asked = event("Python", 0, 1, "chain", "dispatch", 1)
+    shown = numbered(timeline(asked, *CHAINS, *copies((10, 20), (30, 40))))
+    assert [(e.device, e.program) for e in shown.events] == [
+        ("Python", "chain"),
+        ("CPU 0", "1"),
+        ("CPU 1", "1"),
+        ("CPU 0", "2"),
+        ("CPU 1", "2"),
+    ]
+    assert [e.operator for e in shown.row("CPU 1")] == [COPY, COPY]  # They are still hatched.
+
+
+def test_what_is_watched_stays_so_when_it_is_numbered():
+    watched = timeline(*copies((0, 1)), watched=["CPU 1"])
+    assert numbered(watched).source == watched.source
