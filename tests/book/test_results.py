@@ -7,13 +7,14 @@ from datetime import datetime, timedelta
 from functools import reduce
 from operator import getitem
 
+import nbformat
 import pytest
 from run_notebook import ROOT
 
 from d2lpar import Quantity, counted
-from d2lpar.book import results
+from d2lpar.book import claims, results
 from d2lpar.book.claims import Claim
-from d2lpar.book.results import MIME_TYPE, Kept, Results, collect, keep, load, save
+from d2lpar.book.results import MIME_TYPE, Kept, Results, collect, keep, load, outputs_of, save
 from d2lpar.errors import ArgumentError, ResultsError
 from d2lpar.machine import Machine, this_machine, versions
 
@@ -437,3 +438,21 @@ def test_a_claim_that_was_tampered_with_is_not_gathered():
             data["verdict"] = "holds"
     with pytest.raises(ArgumentError, match=r"'It fails\.' is said to be 'holds'"):
         collect("here", {"book/a": [bundle]})
+
+
+# --- What a notebook says ---------------------------------------------------------------------
+
+
+def test_what_a_notebook_displayed_under_a_type_is_found_in_its_order(tmp_path):
+    cells = [nbformat.v4.new_markdown_cell("prose"), nbformat.v4.new_code_cell("x = 1")]
+    for bundles in ([FAILS._repr_mimebundle_(), {MIME_TYPE: {"a": 1}}], [{MIME_TYPE: {"a": 2}}]):
+        shown = [nbformat.v4.new_output("display_data", bundle) for bundle in bundles]
+        printed = nbformat.v4.new_output("stream", text="printed")
+        cells.append(nbformat.v4.new_code_cell("keep(...)", outputs=[printed, *shown]))
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    path = tmp_path / "executed.ipynb"
+    nbformat.write(notebook, path)
+    for found in (notebook, nbformat.read(path, as_version=4), json.loads(path.read_text())):
+        assert outputs_of(found, MIME_TYPE) == [{"a": 1}, {"a": 2}]
+        assert outputs_of(found, claims.MIME_TYPE) == [FAILS.as_dict()]
+        assert outputs_of(found, "image/png") == []
