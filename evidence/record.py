@@ -64,7 +64,7 @@ def this_run(name: str) -> dict:
 def state() -> str:
     """Return the commit of the tree, and whether it has been changed since."""
     commit = _git("describe", "--always", "--abbrev=12").stdout.strip()
-    # Not by results: a run writes them itself, and is to go on.
+    # Not by results: a run writes them itself, and would not go on.
     changed = _git("diff", "--quiet", "HEAD", "--", ".", ":!book/results").returncode == 1
     return f"{commit}-dirty" if changed else commit
 

@@ -3,7 +3,8 @@
 # The history of the file's layout. Each change that a reader must know of has a schema of its own:
 # * Schema 2 (d2lpar 0.3.0): `pages` has for each page that was run, by its path without a suffix,
 #   the `claims` and `experiments` that its notebook displayed. It is written page by page.
-# * Schema 1 (d2lpar 0.1.0): `claims` by page, and the `experiments` of all pages in one list.
+# * Schema 1 (d2lpar 0.1.0): `claims` by page, and the `experiments` of all pages in one list; the
+#   `date` was that of the end.
 # In both, `name`, `machine`, `versions`, `commit`, `date` and `load` say where all that was
 # measured, as `Results` describes. A claim has no `key` and no `numbers` before d2lpar 0.2.0.
 
@@ -121,7 +122,8 @@ class Results:
         machine: What it is.
         versions: Of Python and the packages, by name.
         commit: The state of the book that was run, or nothing if it is not known.
-        date: When the run began, as ISO 8601 with its offset from UTC.
+        date: When the run began (the last time, if it was interrupted), as ISO 8601 with its
+            offset from UTC.
         load: How many processes wanted a core in the minute before, on average.
         claims: The claims of each page, by its path without a suffix.
         experiments: What the experiments measured.

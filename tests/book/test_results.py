@@ -33,6 +33,8 @@ ODD = Quantity("odd", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0), 
 HOLDS = Claim("It holds.", (RATIO > 3, RATIO.between(1, 10)))
 FAILS = Claim("It fails.", (RATIO > 10,), otherwise="the likely reason, in µs")
 UNTESTABLE = Claim("Elsewhere.", needs="a GPU")
+FEW = Quantity("few", (4.0, 5, 6))
+UNDECIDED = Claim("Nobody knows.", (FEW > 3, RATIO < FEW))  # A bound without an end.
 LOOP = {row: counted(row, 2.0, "s") for row in ("barrier in each turn", "barrier at the end")}
 TWO = {"first": ODD, "second": counted("two", -3, "s"), "at once": ODD}
 
@@ -63,7 +65,7 @@ HERE = {
     "load": 1.5,
     "pages": {
         "book/b": page_of(notebook_with(HOLDS, ExperimentResult("P4", "two", TWO), FAILS)),
-        "book/a": page_of(notebook_with(UNTESTABLE, ExperimentResult("A6", "", LOOP))),
+        "book/a": page_of(notebook_with(UNTESTABLE, UNDECIDED, ExperimentResult("A6", "", LOOP))),
     },
 }
 WHOLE = json.dumps(HERE)
@@ -195,7 +197,7 @@ def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
         commit="abc1234",
         date="2026-11-21T12:00:00+00:00",
         load=1.5,
-        claims={"book/b": (HOLDS, FAILS), "book/a": (UNTESTABLE,)},
+        claims={"book/b": (HOLDS, FAILS), "book/a": (UNTESTABLE, UNDECIDED)},
         experiments=(ExperimentResult("P4", "two", TWO), ExperimentResult("A6", "", LOOP)),
     )
     assert repr(asdict(load(path))) == repr(asdict(expected))  # -0.0 equals 0.0 but for its repr.
