@@ -18,8 +18,7 @@ from typing import Any
 from check_claims import page_named
 from run_notebook import ROOT, name_of, notebooks, run_notebook
 
-from d2lpar.book.results import load, page_of, write_whole
-from d2lpar.errors import ResultsError
+from d2lpar.book.results import page_of, write_whole
 
 
 def record(file: Path, here: Mapping, pages: Mapping[str, Path], run: Callable[[Path], Any]):
@@ -34,31 +33,26 @@ def record(file: Path, here: Mapping, pages: Mapping[str, Path], run: Callable[[
 
 
 def finished_pages(file: Path, here: Mapping) -> dict[str, dict]:
-    """Return the pages of a file that were run where and as a run is to go on."""
+    """Return the pages that a file has from this machine, these versions and this commit."""
     if not file.exists():
         return {}
-    try:
-        load(file)
-    except ResultsError as error:
-        print(f"{error} It begins anew.")
-        return {}
     there = json.loads(file.read_text(encoding="utf-8"))
-    others = [what for what in ("machine", "versions", "commit") if there[what] != here[what]]
-    if others:
-        print(f"{file.name} is of another state ({', '.join(others)}): it begins anew.")
+    same = ("schema", "machine", "versions", "commit")
+    if others := [what for what in same if there[what] != here[what]]:
+        print(f"{file.name} has another {', '.join(others)}: it begins anew.")
         return {}
     return there["pages"]
 
 
-def this_run(name: str) -> dict:
-    """Return what the file says of this run, without its pages.
+def header(name: str) -> dict:
+    """Return what the file says beside its pages.
 
     In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
     """
-    asked = f"run_here({name!r}, {state()!r}, {os.getloadavg()[0]})"
-    code = f"import json; from d2lpar.book.results import run_here; print(json.dumps({asked}))"
-    command = [sys.executable, "-c", code]
-    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    load = os.getloadavg()[0]
+    code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
+    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return json.loads(said.stdout) | {"name": name, "commit": state(), "load": load}
 
 
 def state() -> str:
@@ -76,7 +70,7 @@ def _git(*command: str) -> subprocess.CompletedProcess:
 def executed(page: Path) -> dict:
     """Run a page to its end, whatever becomes of its claims, and return its outputs."""
     outputs = run_notebook(page, strict=False, timeout=900)
-    return {"cells": [{"outputs": [{"data": data} for data in outputs]}]}
+    return {"cells": [{"outputs": [{"data": data} for data in outputs]}]}  # As `outputs_of` reads.
 
 
 def main(given: list[str] | None = None) -> None:
@@ -93,7 +87,7 @@ def main(given: list[str] | None = None) -> None:
     file = ROOT / "book" / "results" / f"{asked.name}.json"
     pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
     try:
-        record(file, this_run(asked.name), pages, executed)
+        record(file, header(asked.name), pages, executed)
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)

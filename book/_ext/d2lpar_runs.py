@@ -7,7 +7,7 @@ from pathlib import Path
 
 from d2lpar.book.claims import MIME_TYPE
 from d2lpar.book.originals import EXPERIMENTS
-from d2lpar.book.results import Results, load, outputs_of, page_of, run_here
+from d2lpar.book.results import Results, load, outputs_of, page_of, this_run
 
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
@@ -33,9 +33,9 @@ def executed_cells(app, page):
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
     recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
-    here = run_here("this build", load=LOAD)
-    here["pages"] = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
-    return [*map(load, recorded), Results.of(here)]
+    pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
+    here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
+    return [*map(load, recorded), Results.of(this_run() | here)]
 
 
 def this_build(app):

@@ -164,27 +164,13 @@ class Results:
         return cls(**said, machine=Machine(**data["machine"]), claims=made, experiments=kept)
 
 
-def run_here(name: str, commit: str = "", load: float = 0.0) -> dict[str, Any]:
-    """Return the JSON of a file to which no page has been added; JAX starts.
-
-    Args:
-        name: What to call the machine.
-        commit: The state of the book that is run.
-        load: The average load before the run.
-
-    Example:
-        >>> Results.of(run_here("here")).name
-        'here'
-    """
+def this_run() -> dict[str, Any]:
+    """Return what a file says of the machine, the versions and the date; JAX starts."""
     return {
         "schema": SCHEMA,
-        "name": name,
         "machine": asdict(this_machine()),
         "versions": versions(),
-        "commit": commit,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "load": load,
-        "pages": {},
     }
 
 
@@ -197,15 +183,7 @@ def page_of(notebook: Mapping[str, Any]) -> dict[str, list[dict]]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text to a file, whole or not at all.
-
-    Args:
-        path: Where to. A file of that name is replaced in the moment when the new one is whole.
-        text: What to write, as UTF-8.
-
-    Raises:
-        OSError: If the file cannot be written.
-    """
+    """Write text to a file, whole or not at all: until it is whole, the file there stays."""
     # In the same folder, since a file can be renamed only within one file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -221,13 +199,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def load(path: Path | str) -> Results:
-    """Read results from a file.
-
-    Args:
-        path: A file that `make record` has written.
-
-    Returns:
-        What it holds. Each verdict has been compared with the samples it follows from.
+    """Read results from a file, and compare each verdict with the samples it follows from.
 
     Raises:
         ResultsError: If the file is no whole file of results, of another schema, or if it holds

@@ -21,7 +21,7 @@ from d2lpar.book.results import (
     load,
     outputs_of,
     page_of,
-    run_here,
+    this_run,
     write_whole,
 )
 from d2lpar.errors import ArgumentError, ResultsError
@@ -124,9 +124,8 @@ def test_what_a_notebook_displayed_under_a_type_is_found_in_its_order(tmp_path):
         assert outputs_of(found, "image/png") == []
 
 
-def test_a_run_says_where_when_and_in_which_state_it_was_begun():
-    found = Results.of(run_here("here", commit="abc", load=1.5))
-    assert (found.name, found.commit, found.load) == ("here", "abc", 1.5)
+def test_a_run_says_where_when_and_with_what_it_was_begun():
+    found = Results.of(HERE | this_run())
     assert (found.machine, found.versions) == (this_machine(), versions())
     assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
 
