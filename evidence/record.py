@@ -51,8 +51,8 @@ def header(name: str) -> dict:
     """
     load = os.getloadavg()[0]
     code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
-    said = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    return json.loads(said.stdout) | {"name": name, "commit": state(), "load": load}
+    said = subprocess.check_output([sys.executable, "-c", code])
+    return json.loads(said) | {"name": name, "commit": state(), "load": load}
 
 
 def state() -> str:
