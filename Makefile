@@ -40,7 +40,7 @@ evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REP
 	    $(if $(CORES),--cores $(CORES)) $(if $(DEVICES),--devices $(DEVICES)) $(PAGES)
 
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
-	$(run) python evidence/record.py "$(NAME)"
+	$(run) python evidence/record.py "$(NAME)" $(PAGES)
 
 cluster:  ## start the script for clusters with MPI and Slurm, which it installs (Debian)
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \

@@ -29,9 +29,9 @@ from run_notebook import (
     run_notebook,
 )
 
+from d2lpar._format import write_whole
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
-from d2lpar.book.results import write_whole
 
 FILE = ROOT / "book" / "evidence" / "causes.json"
 SCHEMA = 1

@@ -1,33 +1,98 @@
-"""Run the notebooks and keep what this machine measures: `make record NAME=my-machine`."""
+"""Run the notebooks and keep what this machine measures: `make record NAME=my-machine`.
 
+The file is written anew when a page is done. A run that was interrupted goes on when it is started
+again: only the pages run that are missing, if machine, versions and commit are those of the file.
+If none of the pages that are asked for is missing, they all run again.
+"""
+
+import argparse
+import json
 import os
 import re
+import subprocess
 import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
-from conditions import commit
-from run_notebook import ROOT, notebooks, run_notebook
+from check_claims import page_named
+from run_notebook import ROOT, name_of, notebooks, run_notebook
 
-from d2lpar.book.results import collect, save
+from d2lpar._format import write_whole
+from d2lpar.book.results import page_of
 
 
-def main() -> None:
+def record(file: Path, here: Mapping, pages: Mapping[str, Path], run: Callable[[Path], Any]):
+    """Run pages by `run`, which returns the executed notebook, and keep each when it is done."""
+    results = here | {"pages": finished_pages(file, here)}
+    missing = [page for page in pages if page not in results["pages"]]
+    for page in missing or pages:
+        print(f"{page} ...", flush=True)
+        results["pages"][page] = page_of(run(pages[page]))
+        text = json.dumps(results, indent=1, ensure_ascii=False, allow_nan=False)
+        write_whole(file, text + "\n")
+
+
+def finished_pages(file: Path, here: Mapping) -> dict[str, dict]:
+    """Return the pages that a file has from this machine, these versions and this commit."""
+    if not file.exists():
+        return {}
+    there = json.loads(file.read_text(encoding="utf-8"))
+    same = ("schema", "machine", "versions", "commit")
+    if others := [what for what in same if there[what] != here[what]]:
+        print(f"{file.name} has another {', '.join(others)}: it begins anew.")
+        return {}
+    return there["pages"]
+
+
+def header(name: str) -> dict:
+    """Return what the file says beside its pages.
+
+    In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
+    """
+    load = os.getloadavg()[0]
+    code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
+    said = subprocess.check_output([sys.executable, "-c", code])
+    return json.loads(said) | {"name": name, "commit": state(), "load": load}
+
+
+def state() -> str:
+    """Return the commit of the tree, and whether it has been changed since."""
+    commit = _git("describe", "--always", "--abbrev=12").stdout.strip()
+    # Not by results: a run writes them itself, and would not go on.
+    changed = _git("diff", "--quiet", "HEAD", "--", ".", ":!book/results").returncode == 1
+    return f"{commit}-dirty" if changed else commit
+
+
+def _git(*command: str) -> subprocess.CompletedProcess:
+    return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+
+
+def executed(page: Path) -> dict:
+    """Run a page to its end, whatever becomes of its claims, and return its outputs."""
+    outputs = run_notebook(page, strict=False, timeout=900)
+    return {"cells": [{"outputs": [{"data": data} for data in outputs]}]}  # As `outputs_of` reads.
+
+
+def main(given: list[str] | None = None) -> None:
     """Write the results of this machine under the name on the command line."""
-    name = sys.argv[1] if len(sys.argv) > 1 else ""
-    if not re.fullmatch(r"[\w.-]*\w", name):
-        sys.exit(
-            f"A machine needs a name of letters, digits, - and _, found {name!r}: "
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="what to call this machine")
+    parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
+    asked = parser.parse_args(given)
+    if not re.fullmatch(r"[\w.-]*\w", asked.name):
+        parser.error(
+            f"a machine needs a name of letters, digits, - and _, found {asked.name!r}: "
             "make record NAME=my-machine"
         )
-    load, state = os.getloadavg()[0], commit()
-    pages = {}
-    for notebook in notebooks():
-        page = notebook.relative_to(ROOT).with_suffix("").as_posix()
-        print(f"{page} ...")
-        pages[page] = run_notebook(notebook, strict=False, timeout=900)
-    path = ROOT / "book" / "results" / f"{name}.json"
-    results = collect(name, pages, commit=state, load=load)
-    save(results, path)
-    print(f"Kept in {path.relative_to(ROOT)}")
+    file = ROOT / "book" / "results" / f"{asked.name}.json"
+    pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
+    try:
+        record(file, header(asked.name), pages, executed)
+    except KeyboardInterrupt:
+        print("\nStopped. What was finished is kept: the same command goes on from there.")
+        sys.exit(130)
+    print(f"Kept in {file.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

@@ -31,8 +31,8 @@ from run_notebook import (
 from scipy.stats import binomtest
 
 from d2lpar import Predicate
+from d2lpar._format import write_whole
 from d2lpar.book.claims import MIME_TYPE, Claim, without_numbers
-from d2lpar.book.results import write_whole
 
 FILE = ROOT / "book" / "evidence" / "repeats.jsonl"
 FINE = {"holds", "untestable"}

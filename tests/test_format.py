@@ -1,3 +1,5 @@
+import os
+
 import pytest
 from tables import bars_of, cells_of, remarks_of
 
@@ -11,6 +13,7 @@ from d2lpar._format import (
     interval_bar,
     share_bar,
     stacked_bar,
+    write_whole,
 )
 
 # --- Seconds and bytes --------------------------------------------------------------------------
@@ -131,3 +134,48 @@ def test_a_share_fills_no_less_than_nothing_and_no_more_than_the_whole(share, wi
 def test_a_bar_says_what_it_shows_whatever_is_in_the_name():
     ((label, _),) = bars_of(share_bar(0.5, HOST, 'the row "<i>"'))
     assert label == 'the row "<i>"'
+
+
+# --- Writing files -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "old.json"
+    write_whole(path, "old")
+    return path
+
+
+def test_a_second_text_replaces_the_first(old):
+    write_whole(old, "neu, Ångström\n")
+    assert old.read_bytes() == "neu, Ångström\n".encode()
+    assert os.listdir(old.parent) == [old.name]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have other permissions here")
+def test_others_may_read_what_was_written(old):
+    assert old.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("stops", [OSError("no space left"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where, stops):
+    def stop(*_):
+        raise stops
+
+    monkeypatch.setattr(os, where, stop)
+    with pytest.raises(type(stops)):
+        write_whole(old, "new")
+    assert old.read_text() == "old"
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_an_interrupt_just_when_the_new_file_is_whole_stays_an_interrupt(old, monkeypatch):
+    def replace_and_stop(*paths, replaced=os.replace):
+        replaced(*paths)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(old, "new")
+    assert old.read_text() == "new"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from d2lpar.book.claims import MIME_TYPE
 from d2lpar.book.originals import EXPERIMENTS
-from d2lpar.book.results import collect, load
+from d2lpar.book.results import Results, load, outputs_of, page_of, this_run
 
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
@@ -17,27 +17,25 @@ def paired_notebook(app, page):
     return Path(app.srcdir, f"{page}.ipynb")
 
 
-def executed_cells(app, page):
-    """Return the cells of an executed page, or none if it is no notebook."""
+def executed(app, page):
+    """Return an executed page as its notebook, or a notebook without cells if it is none."""
     # This is where myst-nb leaves the notebooks.
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
-    if not notebook.exists():
-        return []
-    return json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+    return json.loads(notebook.read_text(encoding="utf-8")) if notebook.exists() else {"cells": []}
 
 
-def outputs_of(app, page):
-    """Return the data of the outputs of an executed page, by MIME type; none for plain text."""
-    cells = executed_cells(app, page)
-    return [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+def executed_cells(app, page):
+    """Return the cells of an executed page, or none if it is no notebook."""
+    return executed(app, page)["cells"]
 
 
 @functools.cache  # Asked for only when all pages have been read.
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
     recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
-    pages = {page: outputs_of(app, page) for page in sorted(app.env.found_docs)}
-    return [*map(load, recorded), collect("this build", pages, load=LOAD)]
+    pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
+    here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
+    return [*map(load, recorded), Results.of(this_run() | here)]
 
 
 def this_build(app):
@@ -47,7 +45,7 @@ def this_build(app):
 
 def claims_of(app, page):
     """Return the claims of an executed page as data, in their order."""
-    return [data[MIME_TYPE] for data in outputs_of(app, page) if MIME_TYPE in data]
+    return outputs_of(executed(app, page), MIME_TYPE)
 
 
 def causes(app):
