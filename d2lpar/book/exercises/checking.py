@@ -1,32 +1,74 @@
-"""Call a reader's function: give it up if it does not end, and say in a sentence what was wrong."""
+"""Judge a reader's answer by its behavior: call it, note its calls, compare, and report.
+
+A check hands the reader's function something to call (`CallLog`), calls it on a thread of its own
+(`call_answer`), and raises a `Rejection` that says what it saw and where to look. The decorator
+`exercise` makes a `Report` of that.
+"""
 
 import contextlib
+import functools
 import inspect
 import io
 import sysconfig
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from d2lpar.barriers import block
+from d2lpar.book.notebook import VERDICT_COLOURS, verdict_box
+from d2lpar.book.workloads import chain
+from d2lpar.devices import cpu, device_name
 from d2lpar.errors import CompilationError, DeviceError, TraceError
 
-LIMIT = 30.0
-"""Seconds after which a reader's function is given up."""
+# --- What a check says ------------------------------------------------------------------------
 
-SHOWN = 1000
-"""How many characters of what a reader's function prints are shown."""
+MIME_TYPE = "application/vnd.d2lpar.exercise+json"
+"""The type under which a notebook keeps a report for the tests."""
 
-# Whatever lies below these is not the reader's code.
-_INSTALLED = [
-    Path(__file__).parents[2],  # d2lpar
-    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
-]
+_VERDICTS = {
+    "accepted": ("accepted", VERDICT_COLOURS["holds"]),
+    "not yet": ("not yet", VERDICT_COLOURS["inconclusive"]),
+    "untestable": ("cannot be checked here", VERDICT_COLOURS["untestable"]),
+}
+
+
+@dataclass(frozen=True, repr=False)
+class Report:
+    """What a check has found.
+
+    Attributes:
+        exercise: Such as `"X2"`.
+        verdict: `"accepted"`, `"not yet"`, or `"untestable"` where this machine cannot tell.
+        saw: What the check saw the answer do.
+        look: Where to look; empty if it is accepted.
+    """
+
+    exercise: str
+    verdict: str
+    saw: str
+    look: str = ""
+
+    def __repr__(self):
+        head = f"Exercise {self.exercise}: {_VERDICTS[self.verdict][0]}"
+        return "\n  ".join(filter(None, (head, self.saw, self.look)))
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        words, colour = _VERDICTS[self.verdict]
+        title, lines = f"Exercise {self.exercise}", [self.look] if self.look else []
+        box = verdict_box("exercise", self.verdict, title, words, colour, self.saw, lines)
+        return {
+            "text/plain": repr(self),
+            "text/html": box,
+            MIME_TYPE: {"exercise": self.exercise, "verdict": self.verdict, "saw": self.saw},
+        }
 
 
 class Rejection(Exception):
@@ -41,6 +83,43 @@ class Rejection(Exception):
         super().__init__(saw)
         self.saw = saw
         self.look = look
+
+
+class Untestable(Exception):
+    """This machine cannot show what the check looks for."""
+
+
+def exercise(name: str):
+    """Let a check return what it saw, or say by an exception what is wrong with the answer."""
+
+    def decorate(check: Callable[..., str]) -> Callable[..., Report]:
+        @functools.wraps(check)
+        def checked(*args, **kwargs) -> Report:
+            try:
+                return Report(name, "accepted", check(*args, **kwargs))
+            except Rejection as rejection:
+                return Report(name, "not yet", rejection.saw, rejection.look)
+            except (Untestable, DeviceError, TraceError) as missing:
+                return Report(name, "untestable", str(missing))
+
+        return checked
+
+    return decorate
+
+
+# --- Calling an answer, and what is asked of what it returns ----------------------------------
+
+LIMIT = 30.0
+"""Seconds after which a reader's function is given up."""
+
+SHOWN = 1000
+"""How many characters of what a reader's function prints are shown."""
+
+# Whatever lies below these is not the reader's code.
+_INSTALLED = [
+    Path(__file__).parents[2],  # d2lpar
+    *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
+]
 
 
 def call_answer(
@@ -74,11 +153,6 @@ def call_answer(
     Example:
         >>> call_answer(lambda a, b: a + b, [(1, 2), (3, 4)], "add(a, b)")
         [3, 7]
-        >>> call_answer(lambda a: a, [(1, 2)], "add(a, b)")
-        Traceback (most recent call last):
-        ...
-        d2lpar.book.exercises.answers.Rejection: The check calls add(a, b), but your \
-function takes (a).
     """
     cases = list(cases)
     require_callable(function, cases, usage)
@@ -117,15 +191,7 @@ function takes (a).
 
 
 def require_number(value: Any, look: str = "Return seconds.") -> float:
-    """Return what a reader's function returned as a number.
-
-    Args:
-        value: What it returned.
-        look: What to return instead, as the reader is told.
-
-    Raises:
-        Rejection: If it is none.
-    """
+    """Return what a reader's function returned as a number, or reject it."""
     try:
         if isinstance(value, str):  # float() would read it.
             raise TypeError
@@ -137,14 +203,7 @@ def require_number(value: Any, look: str = "Return seconds.") -> float:
 
 
 def require_truth(value: Any) -> bool:
-    """Return what a reader's function returned as True or False.
-
-    Args:
-        value: What it returned.
-
-    Raises:
-        Rejection: If it is neither.
-    """
+    """Return what a reader's function returned as True or False, or reject it."""
     try:
         return bool(value)
     except Exception:  # As above.
@@ -161,9 +220,6 @@ def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None
         found: What a reader's function returned.
         expected: What is right.
         what: What was asked for, as it should be printed: `"a result for each batch"`.
-
-    Raises:
-        Rejection: If it is something else.
     """
     if not isinstance(found, list | tuple) or len(found) != len(expected):
         try:
@@ -186,9 +242,6 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
         found: What a reader's function returned.
         expected: What is right.
         what: What it is, as a sentence begins with it: `"What your function returned"`.
-
-    Raises:
-        Rejection: If it is something else.
     """
     if isinstance(found, np.ndarray | np.generic | float):
         whose = "NumPy's" if isinstance(found, np.ndarray | np.generic) else "Python's"
@@ -233,29 +286,21 @@ def require_array(found: Any, expected: jax.Array, what: str) -> None:
 
 
 def shown(value: Any) -> str:
-    """Return what a reader's function returned as a message shows it: in one line, and not long.
-
-    Args:
-        value: What it returned. A deleted array cannot be shown; then its type is named.
-    """
+    """Return what a reader's function returned as a message shows it: in one line, and not long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:
+    except Exception:  # A deleted array cannot be shown.
         return _kind(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
+def plural(count: int, noun: str) -> str:
+    """Return a count with its noun: 1 time, 2 times."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
 def require_callable(function: Any, cases: list[tuple], usage: str) -> None:
-    """Refuse what cannot be called as the check calls it.
-
-    Args:
-        function: What the reader has handed over.
-        cases: The arguments of each call.
-        usage: How it is called, as it should be printed.
-
-    Raises:
-        Rejection: If it cannot.
-    """
+    """Reject what cannot be called with the arguments of each case, as `usage` prints the call."""
     if not callable(function):
         name, _, _ = usage.partition("(")
         raise Rejection(
@@ -324,3 +369,158 @@ def _rejection_of(error: BaseException) -> Rejection:
 
 def _is_readers(frame: traceback.FrameSummary) -> bool:
     return not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
+
+
+# --- The calls that it makes, and what was unfinished then ------------------------------------
+
+
+class Call(NamedTuple):
+    """A call that a reader's function has made, and what had been called before.
+
+    Attributes:
+        label: What was called.
+        number: Counts the calls of that, from 0.
+        result: What it returned.
+        thread: The Python thread that called.
+        earlier: All calls before this one.
+        unfinished: Those of them whose result was not ready then.
+    """
+
+    label: str
+    number: int
+    result: jax.Array
+    thread: int
+    earlier: tuple["Call", ...]
+    unfinished: tuple["Call", ...]
+
+    @property
+    def where(self) -> str:
+        """The names of the devices that its result lies on."""
+        return " and ".join(sorted(map(device_name, self.result.devices())))
+
+    def found_busy(self, label: str) -> bool:
+        """Say whether earlier calls of what has this label were unfinished."""
+        return any(call.label == label for call in self.unfinished)
+
+
+class CallLog:
+    """The calls that a reader's function makes of functions that the check has handed in.
+
+    Attributes:
+        calls: The calls, in their order.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> log = CallLog()
+        >>> double = log.watch("double()", jax.jit(lambda x: 2 * x))
+        >>> _ = double(double(jnp.ones(3)))
+        >>> [call.number for call in log.of("double()")]
+        [0, 1]
+    """
+
+    def __init__(self):
+        self.calls: list[Call] = []
+        self._lock = threading.Lock()
+
+    def watch(self, label: str, function: Callable) -> Callable:
+        """Return a function that does the same, returns an array, and notes each of its calls."""
+
+        def watched(*args, **kwargs):
+            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
+                raise Rejection(
+                    f"{label} was called while JAX was tracing, so all its calls became one "
+                    "program.",
+                    "Do without jit, vmap or scan around it: here each call is to be one of its "
+                    "own.",
+                )
+            # On a single core, whoever waits for a copy of an array may wake up before the thread
+            # that made the copy has said that the array itself is ready. Let it.
+            time.sleep(5e-4)
+            with self._lock:  # So that calls of several threads are in some order.
+                earlier = tuple(self.calls)
+                unfinished = tuple(call for call in earlier if not _is_done(call.result))
+                result = function(*args, **kwargs)
+                number, thread = len(self.of(label)), threading.get_ident()
+                self.calls.append(Call(label, number, result, thread, earlier, unfinished))
+            return result
+
+        return watched
+
+    def of(self, label: str) -> list[Call]:
+        """Return the calls of one function."""
+        return [call for call in self.calls if call.label == label]
+
+    def require_count(self, label: str, count: int) -> None:
+        """Reject an answer that has not called a function so many times."""
+        found = len(self.of(label))
+        if found != count:
+            raise Rejection(
+                f"{label} was called {plural(found, 'time')}; it takes {count} calls.",
+                "Does your loop take each item once, the first and the last as well?",
+            )
+
+
+def _is_done(array: jax.Array) -> bool:
+    return array.is_deleted() or array.is_ready()  # A deleted one must not be asked.
+
+
+# --- Work for a device, long enough for one core to be seen unfinished ------------------------
+
+LINKS = 2000  # Some ten milliseconds for one core: long beside a wake-up of Python.
+
+STEPS = 12
+"""How many steps a training loop has."""
+
+
+@jax.jit
+def work(x: jax.Array) -> jax.Array:
+    """Keep one core busy for a while; the result tells its inputs and their order apart."""
+    return 0.9 * x + chain(x, LINKS)
+
+
+def inputs(count: int, device: jax.Device, seed: int = 0) -> list[jax.Array]:
+    """Return ready matrices that differ from each other."""
+    draws = np.random.default_rng(seed).standard_normal((count, 64, 64), dtype=np.float32)
+    return block([jax.device_put(draw, device) for draw in draws])
+
+
+@functools.cache
+def right_results(count: int, device: jax.Device, seed: int = 0) -> tuple[jax.Array, ...]:
+    """Return what `work` makes of the same inputs; no answer gets hold of these."""
+    return tuple(block([work(x) for x in inputs(count, device, seed)]))
+
+
+def require_asynchrony() -> None:
+    """Refuse to judge where nothing is dispatched asynchronously."""
+    x = inputs(1, cpu())[0]
+    block(work(x))
+    if all(ready_at_once(work, x) for _ in range(3)):
+        raise Untestable(
+            "Calls are not dispatched asynchronously here: each is done when it returns. Restart "
+            "Python without jax_cpu_enable_async_dispatch=False."
+        )
+
+
+def ready_at_once(function: Callable, x: jax.Array) -> bool:
+    """Say whether a result is ready when the call returns."""
+    result = function(x)
+    ready = result.is_ready()
+    block(result)
+    return ready
+
+
+@jax.jit
+def training_step(parameters: jax.Array, batch: jax.Array) -> jax.Array:
+    """Stand for a step of training: it needs the parameters that the one before has returned."""
+    return work(parameters) + batch
+
+
+@functools.cache
+def right_parameters() -> tuple[jax.Array, ...]:
+    """Return the parameters after each step of a training loop over `inputs(1 + STEPS, cpu())`."""
+    parameters, *batches = inputs(1 + STEPS, cpu())
+    found = []
+    for batch in batches:
+        parameters = training_step(parameters, batch)
+        found.append(parameters)
+    return tuple(block(found))
