@@ -1,5 +1,6 @@
 """The book: its sources, and what was built from them."""
 
+import importlib
 import re
 import subprocess
 from html.parser import HTMLParser
@@ -8,7 +9,7 @@ import jupytext
 import pytest
 from run_notebook import ROOT, claimed_by, notebooks, read
 
-from d2lpar.book import results
+from d2lpar.book import exercises, results
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.watching import KINDS
 
@@ -28,6 +29,19 @@ SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS
 
 def test_each_chapter_with_exercises_has_its_solutions():
     assert CHAPTERS.keys() | SOLUTIONS.keys() <= set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_an_exercise_is_checked_in_the_module_that_is_named_like_its_page(path):
+    module = importlib.import_module(f"d2lpar.book.exercises.{path.stem.replace('-', '_')}")
+    letter, text = CHAPTERS[path], path.read_text()
+    names = [f"{letter}{number}" for number in EXERCISES[letter]]
+    assert re.findall(rf"^### ({letter}\d)\.", text, re.MULTILINE) == names
+    checks = re.findall(r"^exercises\.(check_\w+)\(", text, re.MULTILINE)
+    assert checks == [f"check_{name.lower()}" for name in names]
+    assert {getattr(exercises, check).__module__ for check in checks} == {module.__name__}
+    (title,) = re.findall(r"^# (.*)", text, re.MULTILINE)[:1]
+    assert module.__doc__.startswith(f"{letter}, the exercises of {title}: ")
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
@@ -223,19 +237,16 @@ def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html
     name = path.relative_to(ROOT)
     run = html.parent / "jupyter_execute" / name.with_suffix(".ipynb")
     outputs = [o.get("data", {}) for c in jupytext.read(run).cells for o in c.get("outputs", [])]
-    said = "".join("".join(data.get("text/html", "")) for data in outputs)
-    reports = re.findall(
-        r'class="d2lpar-exercise" data-verdict="([\w ]+)".*?<div>Exercise (\w+)</div>',
-        said,
-        re.DOTALL,
-    )
+    reports = [data[exercises.MIME_TYPE] for data in outputs if exercises.MIME_TYPE in data]
     # Nobody who reads has tried yet, so the page of a chapter shows no outcome.
     page = (html / name.with_suffix(".html")).read_text()
     assert ("d2lpar-exercise" in page) == (path in SOLUTIONS)
     expected = "accepted" if path in SOLUTIONS else "not yet"
     letter = (CHAPTERS | SOLUTIONS)[path]
-    assert {verdict for verdict, _ in reports} == {expected}
-    assert sorted({name for _, name in reports}) == [f"{letter}{n}" for n in EXERCISES[letter]]
+    assert {report["verdict"] for report in reports} == {expected}
+    assert [report["saw"] for report in reports if "raised" in report["saw"]] == []
+    names = sorted({report["exercise"] for report in reports})
+    assert names == [f"{letter}{n}" for n in EXERCISES[letter]]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
