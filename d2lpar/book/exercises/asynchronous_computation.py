@@ -154,19 +154,15 @@ your loop wait for, and does it have to be that one?
                 "moment, at most one may be.",
                 "Before you dispatch a step, whose result must be there?",
             )
-    overlapping = sum(len(call.unfinished) == 1 for call in log.calls)
-    if overlapping == 0:
+    if not any(call.unfinished for call in log.calls):
         raise Rejection(
             "No step was dispatched while the one before it was running.",
             "The device is idle from the end of a step until the next is dispatched. Which step "
             "does your loop wait for, and does it have to be that one?",
         )
-    if overlapping <= len(batches) / 2:
-        raise Rejection(
-            f"Only {overlapping} of {len(batches)} steps were dispatched while the one before was "
-            "running.",
-            "Does each turn of your loop do the same, also the later ones?",
-        )
+    overlapping = log.require_overlap(
+        "Does each turn of your loop do the same, also the later ones?"
+    )
     require_array(found, right_parameters()[-1], "What your function returned")
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "

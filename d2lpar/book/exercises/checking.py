@@ -61,9 +61,9 @@ class Report:
         return "\n  ".join(filter(None, (head, self.saw, self.look)))
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        words, colour = _VERDICTS[self.verdict]
+        words, color = _VERDICTS[self.verdict]
         title, lines = f"Exercise {self.exercise}", [self.look] if self.look else []
-        box = verdict_box("exercise", self.verdict, title, words, colour, self.saw, lines)
+        box = verdict_box("exercise", self.verdict, title, words, color, self.saw, lines)
         return {
             "text/plain": repr(self),
             "text/html": box,
@@ -458,6 +458,17 @@ class CallLog:
                 f"{label} was called {plural(found, 'time')}; it takes {count} calls.",
                 "Does your loop take each item once, the first and the last as well?",
             )
+
+    def require_overlap(self, look: str) -> int:
+        """Return how many steps found one before unfinished; reject half of them, or fewer."""
+        overlapping = sum(bool(call.unfinished) for call in self.calls)
+        if overlapping <= len(self.calls) / 2:
+            raise Rejection(
+                f"Only {overlapping} of {len(self.calls)} steps were dispatched while the one "
+                "before was running.",
+                look,
+            )
+        return overlapping
 
 
 def _is_done(array: jax.Array) -> bool:

@@ -90,13 +90,7 @@ dispatched. Which loss is there already, and can be read instead?
             "dispatched: losses pile up.",
             "How many of them do you have to keep, so that the device always has a step to do?",
         )
-    overlapping = sum(bool(call.unfinished) for call in calls.calls)
-    if overlapping <= len(batches) / 2:
-        raise Rejection(
-            f"Only {overlapping} of {len(batches)} steps were dispatched while the one before was "
-            "running.",
-            "Does something else in your loop need a value?",
-        )
+    overlapping = calls.require_overlap("Does something else in your loop need a value?")
     require_array(found, right_parameters()[-1], "What your function returned")
     return (
         f"All {len(batches)} losses were logged in order, each when the next step had been "

@@ -274,7 +274,7 @@ def counted_twice(timeline, row):
     return 1 - busy / timeline.elapsed, *gaps_by_hand(timeline, row)[1:]
 
 
-def between_neighbours(timeline, row):
+def between_neighbors(timeline, row):
     events = timeline.row(row)
     gaps = [(b.start - a.end, a.end / 1e9, b.start / 1e9) for a, b in pairwise(events)]
     return gaps_by_hand(timeline, row)[0], *max(gaps, default=(0, 0, 0))[1:]
@@ -303,7 +303,7 @@ def changed(change):
 RIGHT[check_y4] = {"by hand": gaps_by_hand, "by the timeline": gaps_by_the_timeline}
 WRONG[check_y4] = {
     "counted twice": (counted_twice, "2 to 6 ms.* says that 0 of it is idle; it is 0.2.\n"),
-    "between neighbours": (between_neighbours, "0.002 s to 0.009 s is not one of its gaps"),
+    "between neighbors": (between_neighbors, "0.002 s to 0.009 s is not one of its gaps"),
     "in the order of their ends": (by_their_ends, "0.001 s to 0.005 s is not one of"),
     "percent": (
         changed(lambda share, start, end: (100 * share, start, end)),

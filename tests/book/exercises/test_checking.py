@@ -732,7 +732,7 @@ def test_the_right_number_of_calls_is_fine(clock, log):
 
 # --- What a machine cannot show, a check does not judge ----------------------------------------
 
-BEHAVIOUR = ["X2", "X4", "X5", "Y1", "Y3", "Y5", "Z1", "Z3"]
+BEHAVIOR = ["X2", "X4", "X5", "Y1", "Y3", "Y5", "Z1", "Z3"]
 
 
 def test_inside_a_recording_of_the_reader_what_needs_one_cannot_be_checked(tmp_path):
@@ -745,21 +745,21 @@ def test_inside_a_recording_of_the_reader_what_needs_one_cannot_be_checked(tmp_p
     assert all("a recording is under way" in report.saw for report in reports)
 
 
-def test_without_asynchronous_dispatch_behaviour_cannot_be_checked(run_python):
+def test_without_asynchronous_dispatch_behavior_cannot_be_checked(run_python):
     program = f"""
 import jax
 jax.config.update("jax_cpu_enable_async_dispatch", False)
 from d2lpar.book import exercises
 from d2lpar import use_cpu_devices
 use_cpu_devices(2)
-for name in {[name.lower() for name in BEHAVIOUR]}:
+for name in {[name.lower() for name in BEHAVIOR]}:
     check = getattr(exercises, "check_" + name)
     report = check(*[lambda *args: 1 / 0] * (2 if name == "x4" else 1))
     assert "Restart Python without jax_cpu_enable_async_dispatch=False" in report.saw, report
     assert report.look == ""
     print(report.exercise, report.verdict)
 """
-    expected = [f"{name} untestable" for name in BEHAVIOUR]
+    expected = [f"{name} untestable" for name in BEHAVIOR]
     assert run_python(program).splitlines() == expected
 
 
