@@ -110,7 +110,7 @@ def exercise(name: str):
 # --- Calling an answer, and what is asked of what it returns ----------------------------------
 
 LIMIT = 30.0
-"""Seconds after which a reader's function is given up."""
+"""Seconds after which a reader's function is given up, all its calls together."""
 
 SHOWN = 1000
 """How many characters of what a reader's function prints are shown."""
@@ -127,7 +127,6 @@ def call_answer(
     cases: Iterable[tuple],
     usage: str,
     *,
-    limit: float = LIMIT,
     probe: Callable[[], Any] | None = None,
 ) -> list[Any]:
     """Call a reader's function once for each case, and return its answers.
@@ -139,7 +138,6 @@ def call_answer(
         function: What the reader has written.
         cases: The arguments of each call.
         usage: How it is called, as it should be printed: `"my_epoch(step, batches)"`.
-        limit: Seconds that all calls may take together.
         probe: What to ask right after each call, on the same thread and so behind the same queue.
 
     Returns:
@@ -170,11 +168,11 @@ def call_answer(
     printed = _Printed()
     with contextlib.redirect_stdout(printed):
         thread.start()
-        thread.join(limit)
+        thread.join(LIMIT)
     printed.show()
     if thread.is_alive():
         raise Rejection(
-            f"Your function did not return within {limit:g} seconds, and is still running: restart "
+            f"Your function did not return within {LIMIT:g} seconds, and is still running: restart "
             "Python before you measure anything.",
             "Is there a loop that never ends, or a wait for something that nobody dispatched?",
         )
