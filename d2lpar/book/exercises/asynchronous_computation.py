@@ -141,6 +141,7 @@ def check_x2(epoch: Callable) -> Report:
 your loop wait for, and does it have to be that one?
     """
     require_asynchrony()
+    right = right_parameters()[-1]  # Which compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
     log = CallLog()
     case = (log.watch("step()", training_step), parameters, list(batches))
@@ -163,7 +164,7 @@ your loop wait for, and does it have to be that one?
     overlapping = log.require_overlap(
         "Does each turn of your loop do the same, also the later ones?"
     )
-    require_array(found, right_parameters()[-1], "What your function returned")
+    require_array(found, right, "What your function returned")
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
         "and none while more than one was unfinished."

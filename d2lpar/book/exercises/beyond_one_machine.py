@@ -24,7 +24,7 @@ from d2lpar.processes import Workers
 # --- V1. The mean of all ----------------------------------------------------------------------
 
 _NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Of process 0, and of process 1.
-_LIMIT = 20.0
+_TIMEOUT = 20.0
 
 
 @exercise("V1")
@@ -56,7 +56,7 @@ travel besides the sum?
 
     with Workers(2) as workers:
         try:
-            found = workers.run(call, timeout=_LIMIT)
+            found = workers.run(call, timeout=_TIMEOUT)
         except WorkerError as error:
             raise Rejection(
                 str(error),
