@@ -41,7 +41,7 @@ def test_an_exercise_is_checked_in_the_module_that_is_named_like_its_page(path):
     checks = [re.search(r"check_\w+", call)[0] for call in re.findall(CHECK, text, re.MULTILINE)]
     assert checks == [f"check_{name.lower()}" for name in names]
     assert {getattr(exercises, check).__module__ for check in checks} == {module.__name__}
-    (title,) = re.findall(r"^# (.*)", text, re.MULTILINE)[:1]
+    title = re.search(r"^# (.*)", text, re.MULTILINE)[1]
     assert module.__doc__.startswith(f"{letter}, the exercises of {title}: ")
 
 
