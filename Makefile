@@ -29,7 +29,7 @@ lint:  ## check style, formatting and the layers of the package
 	$(run) ruff format --check .
 	$(run) lint-imports --no-logo
 
-bench:  ## measure what the package costs, and how much overlaps here
+bench:  ## measure what the package itself costs, against what it promises
 	$(run) python evidence/bench.py
 
 evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REPEATS=30 LOAD=2

@@ -1,5 +1,6 @@
 """The book: its sources, and what was built from them."""
 
+import importlib
 import re
 import subprocess
 from html.parser import HTMLParser
@@ -9,7 +10,7 @@ import pytest
 from run_notebook import ROOT, claimed_by, notebooks, read
 
 from d2lpar._watch import KINDS
-from d2lpar.book import results
+from d2lpar.book import exercises, results
 from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
@@ -23,11 +24,37 @@ CHAPTERS = {
     BOOK / "beyond-one-machine.md": "V",
 }
 EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4), "V": range(1, 4)}
+CHECK = r"^(exercises\.check_\w+\(.*\))$"
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
 
 def test_each_chapter_with_exercises_has_its_solutions():
     assert CHAPTERS.keys() | SOLUTIONS.keys() <= set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_an_exercise_is_checked_in_the_module_that_is_named_like_its_page(path):
+    module = importlib.import_module(f"d2lpar.book.exercises.{path.stem.replace('-', '_')}")
+    letter, text = CHAPTERS[path], path.read_text()
+    names = [f"{letter}{number}" for number in EXERCISES[letter]]
+    assert re.findall(rf"^### ({letter}\d)\.", text, re.MULTILINE) == names
+    checks = [re.search(r"check_\w+", call)[0] for call in re.findall(CHECK, text, re.MULTILINE)]
+    assert checks == [f"check_{name.lower()}" for name in names]
+    assert {getattr(exercises, check).__module__ for check in checks} == {module.__name__}
+    title = re.search(r"^# (.*)", text, re.MULTILINE)[1]
+    assert module.__doc__.startswith(f"{letter}, the exercises of {title}: ")
+
+
+@pytest.mark.timed
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_starter_needs_only_the_first_two_cells_and_is_not_right_yet(run_python, path):
+    cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    starters = [source for source in cells if re.search(CHECK, source, re.MULTILINE)]
+    program = "\n".join([cells[1], *starters])  # The first one installs.
+    said = run_python(re.sub(CHECK, r"print(\1)", program, flags=re.MULTILINE))
+    names = [f"{CHAPTERS[path]}{number}" for number in EXERCISES[CHAPTERS[path]]]
+    assert re.findall(r"^Exercise (\w+): not yet$", said, re.MULTILINE) == names
+    assert "Your function raised" not in said
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
@@ -223,19 +250,15 @@ def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html
     name = path.relative_to(ROOT)
     run = html.parent / "jupyter_execute" / name.with_suffix(".ipynb")
     outputs = [o.get("data", {}) for c in jupytext.read(run).cells for o in c.get("outputs", [])]
-    said = "".join("".join(data.get("text/html", "")) for data in outputs)
-    reports = re.findall(
-        r'class="d2lpar-exercise" data-verdict="([\w ]+)".*?<div>Exercise (\w+)</div>',
-        said,
-        re.DOTALL,
-    )
+    reports = [data[exercises.MIME_TYPE] for data in outputs if exercises.MIME_TYPE in data]
     # Nobody who reads has tried yet, so the page of a chapter shows no outcome.
     page = (html / name.with_suffix(".html")).read_text()
     assert ("d2lpar-exercise" in page) == (path in SOLUTIONS)
     expected = "accepted" if path in SOLUTIONS else "not yet"
     letter = (CHAPTERS | SOLUTIONS)[path]
-    assert {verdict for verdict, _ in reports} == {expected}
-    assert sorted({name for _, name in reports}) == [f"{letter}{n}" for n in EXERCISES[letter]]
+    assert {report["verdict"] for report in reports} == {expected}
+    names = sorted({report["exercise"] for report in reports})
+    assert names == [f"{letter}{n}" for n in EXERCISES[letter]]
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])

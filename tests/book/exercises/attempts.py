@@ -1,33 +1,50 @@
-"""What every check must say of a right answer, of a wrong one, and of none."""
+"""What every check must say of a right answer, of a wrong one, and of none.
+
+A test of a chapter keeps its answers in tables, `{check: {name: answer}}`, with what is to be said
+of the wrong ones. An exercise that asks for two functions has a tuple of two as its answer.
+"""
 
 import re
 
 import jax
 import numpy as np
+import pytest
 
-from d2lpar.book.exercises import Report
+
+def named(table):
+    """List check and name of each answer in a table, for `parametrize`."""
+    return [
+        pytest.param(check, name, id=f"{check.__name__}-{name}")
+        for check, answers in table.items()
+        for name in answers
+    ]
 
 
-def require_accepted(report: Report) -> None:
+def report_on(check, answer):
+    return check(*answer) if isinstance(answer, tuple) else check(answer)
+
+
+def require_accepted(report):
     assert report.verdict == "accepted", report
     assert report.look == ""
     assert report.saw.endswith(".")
 
 
-def require_not_yet(report: Report, phrase: str = "") -> None:
+def require_not_yet(report, phrase):
     assert report.verdict == "not yet", report
     assert re.search(phrase, said(report)), report
     assert report.look.endswith((".", "?"))
 
 
-def require_told(report: Report, name: str, wrong: dict) -> None:
-    """Ask that a wrong answer is told what is said of it, and what is said of no other."""
-    require_not_yet(report)
-    told = [other for other, (_, phrase) in wrong.items() if re.search(phrase, said(report))]
-    assert told == [name], report
+def require_told(check, name, wrong):
+    """Ask that a wrong answer is told what the table says, and nothing that it says of others."""
+    answer, phrase = wrong[name]
+    report = report_on(check, answer)
+    require_not_yet(report, phrase)
+    assert {other for _, other in wrong.values() if re.search(other, said(report))} == {phrase}
 
 
-def said(report: Report) -> str:
+def said(report):
     return f"{report.saw}\n  {report.look}"
 
 

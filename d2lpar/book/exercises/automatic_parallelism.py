@@ -1,0 +1,463 @@
+"""Y, the exercises of Automatic Parallelism: what one device and two do at the same time."""
+
+import functools
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from d2lpar._devices import cpu, device_name, two_devices
+from d2lpar._format import plural
+from d2lpar._measurement import compare
+from d2lpar._timeline import PYTHON, Event, Timeline
+from d2lpar._trace import record_trace
+from d2lpar.book.exercises.checking import (
+    CallLog,
+    Rejection,
+    Report,
+    Untestable,
+    call_answer,
+    exercise,
+    inputs,
+    require_array,
+    require_arrays,
+    require_asynchrony,
+    require_number,
+    right_results,
+    shown,
+    work,
+)
+
+# --- Y1. One device, many calls ---------------------------------------------------------------
+
+
+@exercise("Y1")
+def check_y1(products: Callable) -> Report:
+    """Check whether independent calls on one device ran at the same time.
+
+    Args:
+        products: `products(multiply, matrices)` calls `multiply(matrix)` for each of the matrices,
+            all of which are on one CPU device, and returns the results in their order.
+
+    Returns:
+        A report.
+
+    Example:
+        >>> check_y1(lambda multiply, matrices: [multiply(m) for m in matrices]).verdict
+        'not yet'
+    """
+    require_asynchrony()
+    device = cpu()
+    matrices = inputs(6, device)
+    right = right_results(6, device)
+    log = CallLog()
+    # The argument is called as the exercise calls it, for readers who name it.
+    multiply = log.watch("multiply()", lambda matrix: work(matrix))
+    usage = "my_products(multiply, matrices)"
+    # The first call compiles whatever else it uses.
+    (found,) = call_answer(products, [(multiply, list(matrices))], usage)
+    require_arrays(found, right, "a result for each matrix")
+    log.calls.clear()
+    case = (products, multiply, list(matrices))
+    ((found, timeline),) = call_answer(record_trace, [case], usage)
+    require_arrays(found, right, "a result for each matrix")
+    log.require_count("multiply()", len(matrices))
+    for call in log.calls:
+        if call.result.devices() != {device}:
+            raise Rejection(
+                f"Product {call.number} ran on {call.where}, but all are to run on "
+                f"{device_name(device)}, where the matrices are.",
+                "With two devices it is easy. Can one do it as well?",
+            )
+    runs = [e for e in timeline.programs.row(device_name(device)) if e.program == work.__name__]
+    if not runs:
+        raise Untestable("JAX's profiler shows no run of multiply() here.")
+    end, overlapping = 0, 0
+    for run in runs:
+        overlapping += run.start < end
+        end = max(end, run.end)
+    if overlapping:
+        return (
+            f"Of {len(runs)} runs on {device_name(device)}, {overlapping} began while another was "
+            "under way."
+        )
+    if not any(call.unfinished for call in log.calls):
+        raise Rejection(
+            "Each product was asked for when the one before it was done, so they ran one after "
+            "the other.",
+            "What in your function waits before it asks for the next?",
+        )
+    threads = len({call.thread for call in log.calls})
+    raise Rejection(
+        f"The products were asked for without waiting, by "
+        f"{plural(threads, 'Python thread')}, and yet the timeline shows their runs on "
+        f"{device_name(device)} one after the other.",
+        "A queue works in order. Whose queue is it: the device's, whoever asks, or somebody "
+        "else's as well?",
+    )
+
+
+# --- Y2. Many small operators -----------------------------------------------------------------
+
+
+@exercise("Y2")
+def check_y2(many: Callable) -> Report:
+    """Check whether many small operators became faster than one call for each.
+
+    Args:
+        many: `many(operator)` returns a function of an array of shape `(n, 16, 16)` that applies
+            `operator`, which takes a `(16, 16)` array, to each of its matrices, and returns the
+            results as an array of the same shape.
+
+    Returns:
+        A report.
+
+    Example:
+        >>> def one_by_one(operator):
+        ...     return lambda xs: jnp.stack([operator(x) for x in xs])
+        >>> check_y2(one_by_one).verdict
+        'not yet'
+    """
+    draws = np.random.default_rng(0).standard_normal((100, 16, 16), dtype=np.float32)
+    xs = jax.block_until_ready(jax.device_put(draws, cpu()))
+
+    def loop():
+        return jnp.stack([_operator(x) for x in xs])
+
+    right = loop()
+    (faster,) = call_answer(many, [(_operator,)], "my_many(operator)")
+    if not callable(faster):
+        raise Rejection(
+            f"my_many(operator) returned {type(faster).__name__}, not a function.",
+            "It is to return a function of the matrices, as jit and vmap do.",
+        )
+    usage = "my_many(operator)(xs)"
+    (found,) = call_answer(faster, [(xs,)], usage)
+    require_array(found, right, "What the function that my_many has made returned")
+    arms = {"yours": lambda: faster(xs), "loop": loop}
+    (times,) = call_answer(lambda: compare(arms, repeats=15, warmup=2), [()], usage)
+    # The fastest round of each: a busy machine only ever adds to a time.
+    fastest = {arm: min(measured.total.samples) for arm, measured in times.items()}
+    ratio = fastest["loop"] / fastest["yours"]
+    if ratio < 2:
+        words = "about as fast as" if ratio > 0.7 else "slower than"
+        raise Rejection(
+            f"The results are right, but it is {words} a loop of one call for each matrix (the "
+            f"loop takes {ratio:.2f} times as long).",
+            "How many calls does Python make, and how much work is in each? What can hand all of "
+            "it over at once?",
+        )
+    return f"The results are right; a loop takes {ratio:.1f} times as long."
+
+
+@jax.jit
+def _operator(x: jax.Array) -> jax.Array:
+    return jnp.tanh(x @ x.T)
+
+
+# --- Y3. Computing on both, and copying -------------------------------------------------------
+
+
+@exercise("Y3")
+def check_y3(exchange: Callable) -> Report:
+    """Check whether two devices compute while they send each other what they have computed.
+
+    Args:
+        exchange: `exchange(make, send, n)` calls `make(device, i)` for each `i` below `n`, which
+            dispatches array `i` of device 0 or 1 and returns it, and `send(array)` for each array,
+            which copies it to the other device and returns the copy. It returns two lists: the
+            copies of the arrays of device 0, and of those of device 1.
+
+    Returns:
+        A report.
+
+    Example:
+        >>> def exchange(make, send, n):
+        ...     made = [[make(device, i) for i in range(n)] for device in (0, 1)]
+        ...     jax.block_until_ready(made)
+        ...     return [[send(array) for array in arrays] for arrays in made]
+        >>> check_y3(exchange).verdict in ("not yet", "untestable")
+        True
+    """
+    devices = two_devices("cpu+cpu")
+    require_asynchrony()
+    n = 6
+    given = [inputs(n, device, seed) for seed, device in enumerate(devices)]
+    right = [right_results(n, device, seed) for seed, device in enumerate(devices)]
+    log = CallLog()
+    names = ("make(0, i)", "make(1, i)")
+    making = [log.watch(name, work) for name in names]
+
+    def make(device, i):
+        if device not in (0, 1) or i not in range(n):
+            raise Rejection(
+                f"make({device!r}, {i!r}) was called; the devices are 0 and 1, and i is 0 to "
+                f"{n - 1}.",
+                "The first argument is the device, the second the number of the array.",
+            )
+        return making[device](given[device][i])
+
+    def send(array):
+        if not isinstance(array, jax.Array):
+            raise Rejection(
+                f"send() was given {type(array).__name__}, not an array of JAX.",
+                "Send what make() returned, as it is.",
+            )
+        return jax.device_put(array, devices[1] if array.devices() == {devices[0]} else devices[0])
+
+    case = (make, log.watch("send()", send), n)
+    (found,) = call_answer(exchange, [case], "my_exchange(make, send, n)")
+    for device in (0, 1):
+        log.require_count(names[device], n)
+    log.require_count("send()", 2 * n)
+    if not isinstance(found, list | tuple) or len(found) != 2:
+        raise Rejection(
+            f"Your function returned {type(found).__name__}, not two lists.",
+            "Return the copies of the arrays of device 0, and those of device 1.",
+        )
+    for device in (0, 1):
+        require_arrays(found[device], right[device], f"copies of the arrays of device {device}")
+        if any(copy.devices() != {devices[1 - device]} for copy in found[device]):
+            raise Rejection(
+                f"Not all copies of the arrays of device {device} lie on the other device.",
+                "Return what send() returned, not what it was given.",
+            )
+    makes = [call for call in log.calls if call.label != "send()"]
+    together = sum(call.found_busy(names[call.label == names[0]]) for call in makes)
+    if together < n / 2:
+        raise Rejection(
+            f"{together} of {len(makes)} arrays were asked for while the other device was "
+            "computing: the devices take turns.",
+            "Where does Python stand still before it has given work to both?",
+        )
+    sends = log.of("send()")
+    meanwhile = sum(all(map(call.found_busy, names)) for call in sends)
+    if meanwhile < n / 2:
+        raise Rejection(
+            "Both devices compute at the same time, but "
+            f"{meanwhile} of {len(sends)} copies were asked for while both were still computing.",
+            "Does an array have to be ready before you may send it?",
+        )
+    later = [call for call in makes if call.number > 0]
+    supplied = sum(call.found_busy(call.label) for call in later)
+    if supplied <= len(later) / 2:
+        raise Rejection(
+            f"Only {supplied} of {len(later)} later arrays were asked for while their own device "
+            "was still busy with the one before: each device rests until its copy is there.",
+            "For which array does Python wait before it asks for the next?",
+        )
+    return (
+        f"{together} of {len(makes)} arrays were asked for while the other device was computing, "
+        f"and {meanwhile} of {len(sends)} copies while both were."
+    )
+
+
+# --- Y4. Reading a profile --------------------------------------------------------------------
+
+
+@exercise("Y4")
+def check_y4(gaps: Callable) -> Report:
+    """Check what an answer reads from a timeline: how much is idle, and where the longest gap is.
+
+    It is tried on timelines made by hand, and on a recording.
+
+    Args:
+        gaps: `gaps(timeline, row)` returns three numbers: which share of the recording, from 0 to
+            1, the row has nothing under way, and the seconds at which the longest stretch of that
+            begins and ends. A recording lasts from 0 to `timeline.elapsed`. If two gaps are equally
+            long, either will do.
+
+    Returns:
+        A report.
+
+    Example:
+        >>> check_y4(lambda timeline, row: (0.0, 0.0, 0.0)).verdict
+        'not yet'
+    """
+    *by_hand, recorded = _timelines()
+    cases = [(timeline, "CPU 0") for timeline in by_hand]
+    cases += [(recorded, row) for row in recorded.rows]
+    found = call_answer(gaps, cases, "my_gaps(timeline, row)")
+    for (timeline, row), answer in zip(cases, found, strict=True):
+        try:
+            share, start, end = map(require_number, answer)
+        except Exception:  # Think of a generator that fails, or of a deleted array.
+            raise Rejection(
+                f"Your function returned {shown(answer)}, not three numbers.",
+                "Return the idle share, and when the longest gap begins and ends, in seconds.",
+            ) from None
+        idle = _idle_spans(timeline, row)
+        longest = max(b - a for a, b in idle)
+        right_share = sum(b - a for a, b in idle) / timeline.elapsed
+        close = 1e-4 * timeline.elapsed
+        events = ", ".join(
+            f"{event.start / 1e6:g} to {event.end / 1e6:g} ms" for event in timeline.row(row)[:6]
+        )
+        more = " and more" if len(timeline.row(row)) > 6 else ""
+        where = (
+            f"A recording lasts {timeline.elapsed * 1e3:g} ms; {row} has events from {events}{more}"
+        )
+        if not abs(share - right_share) <= 1e-4:  # NaN as well.
+            look = (
+                "A share lies between 0 and 1. Events of a row may overlap, or lie within each "
+                "other: is any moment counted twice?"
+                if share < right_share or share > 1
+                else "The elapsed time counts in full. Is a moment missing in which something was "
+                "under way?"
+            )
+            raise Rejection(
+                f"{where}. Your function says that {share:.3g} of it is idle; it is "
+                f"{right_share:.3g}.",
+                look,
+            )
+        if not any(abs(start - a) <= close and abs(end - b) <= close for a, b in idle):
+            raise Rejection(
+                f"{where}. The idle share is right, but {start:.4g} s to {end:.4g} s is not one of "
+                "its gaps.",
+                "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when all "
+                "that began before is over, and the recording has two ends.",
+            )
+        if abs((end - start) - longest) > close:
+            gap = "a gap, but there is a longer one" if end - start > close else "no time at all"
+            raise Rejection(
+                f"{where}. {start:.4g} s to {end:.4g} s is {gap}.",
+                "The row may be idle before its first event, and after its last one.",
+            )
+    return f"Share and longest gap are right in {len(cases)} rows, some of them recorded."
+
+
+def _timelines() -> list[Timeline]:
+    """Return timelines with the traps of real ones: overlaps, nesting, and gaps at both ends."""
+
+    def by_hand(*spans, until):
+        ms = 1_000_000
+        rows = [("CPU 0", *span) for span in spans] + [(PYTHON, 0, until)]
+        events = [
+            Event(
+                row, "work", "" if row != PYTHON else "wait", number, start * ms, (end - start) * ms
+            )
+            for number, (row, start, end) in enumerate(rows)
+        ]
+        return Timeline(tuple(sorted(events, key=lambda event: event.start)))
+
+    x = inputs(1, cpu())[0]
+    jax.block_until_ready(work(x))
+
+    def with_a_pause():
+        jax.block_until_ready(work(x))
+        time.sleep(0.02)  # The device has nothing to do meanwhile.
+        return work(x)
+
+    return [
+        by_hand((0, 2), (3, 4), (6, 10), until=10),
+        by_hand((0, 4), (2, 6), (8, 10), until=10),
+        by_hand((0, 7), (1, 2), (9, 10), until=10),
+        by_hand((5, 6), (7, 10), until=10),
+        by_hand((0, 1), (1, 7), (5, 6), (8, 10), until=10),
+        by_hand((0, 1), (2, 3), until=12),
+        record_trace(with_a_pause)[1],
+    ]
+
+
+def _idle_spans(timeline: Timeline, row: str) -> list[tuple[float, float]]:
+    """Return when a row has nothing under way, in seconds; one of no length if it never rests."""
+    spans, end = [], 0
+    for event in timeline.row(row):
+        if event.start > end:
+            spans.append((end / 1e9, event.start / 1e9))
+        end = max(end, event.end)
+    spans.append((end / 1e9, timeline.elapsed))
+    return spans
+
+
+# --- Y5. More than a list ---------------------------------------------------------------------
+
+
+@exercise("Y5")
+def check_y5(pipeline: Callable) -> Report:
+    """Check a pipeline of two stages over two devices.
+
+    Args:
+        pipeline: `pipeline(first, second, batches, devices)` returns `second(first(batch))` for
+            each batch, in order. The batches lie on the first of the two devices, where all of
+            stage one is to run; stage two is to run on the other one.
+
+    Returns:
+        A report.
+
+    Example:
+        >>> def one_device(first, second, batches, devices):
+        ...     return [second(first(batch)) for batch in batches]
+        >>> check_y5(one_device).verdict in ("not yet", "untestable")
+        True
+    """
+    devices = two_devices("cpu+cpu")
+    require_asynchrony()
+    batches = inputs(8, devices[0])
+    right = _right_of_both_stages(len(batches), devices)
+    log = CallLog()
+    stages = (log.watch("first()", work), log.watch("second()", _second_stage))
+    case = (*stages, list(batches), devices)
+    (found,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
+    for stage in ("first()", "second()"):
+        log.require_count(stage, len(batches))
+    require_arrays(found, right, "a result for each batch")
+    for stage, device in zip(("first()", "second()"), devices, strict=True):
+        for call in log.of(stage):
+            if call.result.devices() != {device}:
+                raise Rejection(
+                    f"{stage} of batch {call.number} ran on {call.where}, but this stage is to run "
+                    f"on {device_name(device)}.",
+                    "A jitted function runs where its arguments are. How does an array get to "
+                    "another device?",
+                )
+    beside = {
+        call.number
+        for call in log.of("first()")
+        if call.found_busy("second()")
+        or any(c.number < call.number and call in c.unfinished for c in log.of("second()"))
+    }
+    turns = sum(
+        any(c.label == "second()" for c in call.earlier) and call.number not in beside
+        for call in log.of("first()")
+    )
+    if turns > len(batches) / 2:
+        raise Rejection(
+            f"{turns} of {len(batches)} times, stage one was asked for when stage two had nothing "
+            "left to do: the stages take turns.",
+            "Batch i + 1 does not need batch i. What makes Python wait for it?",
+        )
+    late = sum(
+        sum(c.label == "first()" for c in call.earlier) == len(batches)
+        and not call.found_busy("first()")
+        for call in log.of("second()")
+    )
+    if late > len(batches) / 2:
+        raise Rejection(
+            f"{late} of {len(batches)} times, stage two was asked for when all of stage one was "
+            "done: the stages run one after the other.",
+            "What does stage two of the first batch have to wait for?",
+        )
+    if len(beside) <= len(batches) / 2:
+        raise Rejection(
+            f"Only {len(beside)} of {len(batches)} batches were in stage one while an earlier one "
+            "was in stage two.",
+            "For what does your loop wait, and does anything need that?",
+        )
+    return (
+        f"All {len(batches)} results are right, each stage ran on its device, and {len(beside)} "
+        f"of {len(batches)} batches were in stage one while an earlier one was in stage two."
+    )
+
+
+@jax.jit
+def _second_stage(x: jax.Array) -> jax.Array:
+    return 1 + work(x)
+
+
+@functools.cache
+def _right_of_both_stages(count: int, devices: tuple[jax.Device, jax.Device]) -> list[jax.Array]:
+    middle = right_results(count, devices[0])
+    return jax.block_until_ready([_second_stage(jax.device_put(x, devices[1])) for x in middle])

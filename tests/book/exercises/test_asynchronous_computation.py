@@ -1,0 +1,369 @@
+"""The checks of X1 to X5: right answers, and wrong ones that a reader may well give."""
+
+import random
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attempts import consuming, named, report_on, require_accepted, require_told, to_numpy
+
+from d2lpar import InFlight, wait_all
+from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5
+from d2lpar.book.exercises.asynchronous_computation import _loop_time, _two_devices_time
+
+pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+
+RIGHT, WRONG = {}, {}
+
+
+# --- X1. When is the shorter formula right? ---------------------------------------------------
+
+
+def formula(t1, t2, t3, turns):
+    return t1 + t2 + t3 + (turns - 1) * max(t1, t2)
+
+
+def back_end_is_slower(t1, t2, turns):
+    return t2 >= t1
+
+
+RIGHT[check_x1] = {
+    "one formula": (formula, back_end_is_slower),
+    "by cases": (
+        lambda t1, t2, t3, n: t1 + n * t2 + t3 if t1 <= t2 else n * t1 + t2 + t3,
+        lambda t1, t2, n: np.bool_(t1 + n * t2 == formula(t1, t2, 0, n)),
+    ),
+}
+WRONG[check_x1] = {
+    "one after the other": (
+        (lambda t1, t2, t3, n: n * (t1 + t2 + t3), back_end_is_slower),
+        "right for a single turn. What can happen at the same time in two",
+    ),
+    "the printed formula": (
+        (lambda t1, t2, t3, n: t1 + n * t2 + t3, back_end_is_slower),
+        "36 of 128 cases differ.\n  It is right wherever the back end is the slower one",
+    ),
+    "once too often": (
+        (lambda t1, t2, t3, n: t1 + t2 + t3 + n * max(t1, t2), back_end_is_slower),
+        r"says 3\.5; .* takes 3\.",
+    ),
+    "the last one forgotten": (
+        (lambda t1, t2, t3, n: n * max(t1, t2) + t3, back_end_is_slower),
+        r"says 2\.5; .* takes 3\.",
+    ),
+    "nan": ((lambda t1, t2, t3, n: float("nan"), back_end_is_slower), "says nan;"),
+    "a word": ((lambda t1, t2, t3, n: "soon", back_end_is_slower), "is no number"),
+    "the printed condition": (
+        (formula, lambda t1, t2, n: n * t2 > (n - 1) * t1),
+        "for t1 = 1.25, t2 = 1 and 2 turns your condition says that .* is the time",
+    ),
+    "strictly slower": (
+        (formula, lambda t1, t2, n: t2 > t1),
+        "for t1 = 0.5, t2 = 0.5 and 2 turns your condition says that .* is not the time",
+    ),
+    "always": ((formula, lambda t1, t2, n: True), "t1 = 1, t2 = 0.5 and 2 turns"),
+    "nearly as slow": (
+        (formula, lambda t1, t2, n: t2 > 0.8 * t1),
+        "for t1 = 1, t2 = 0.875 and 2 turns your condition says",
+    ),
+    "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, and"),
+    "no condition": ((formula, 3), "given an int, which cannot be .*\n.*, my_condition, and"),
+}
+
+
+def test_the_simulated_loop_takes_what_the_formula_says():
+    chance = random.Random(0)
+    for _ in range(500):
+        t1, t2, t3 = (chance.randint(0, 20) / 4 for _ in range(3))
+        turns = chance.randint(1, 20)
+        # The longest path: up to one turn the front end, from there on the back end.
+        paths = [(turn + 1) * t1 + (turns - turn) * t2 + t3 for turn in range(turns)]
+        assert _loop_time(t1, t2, t3, turns) == max(paths)
+        assert max(paths) == formula(t1, t2, t3, turns)
+
+
+# --- X2. One step ahead -----------------------------------------------------------------------
+
+
+def window_of(limit):
+    def my_epoch(step, parameters, batches):
+        with InFlight(limit) as window:
+            for batch in batches:
+                parameters = window.submit(step, parameters, batch)
+        return parameters
+
+    return my_epoch
+
+
+def wait_for_the_one_before(step, parameters, batches):
+    for batch in batches:
+        before, parameters = parameters, step(parameters, batch)
+        jax.block_until_ready(before)
+    return parameters
+
+
+def epoch(wait):
+    """Return a loop over batches that waits as it is told to."""
+
+    def my_epoch(step, parameters, batches):
+        for number, batch in enumerate(batches):
+            parameters = step(parameters, batch)
+            wait(number, parameters)
+        return parameters
+
+    return my_epoch
+
+
+def stale(step, parameters, batches):
+    found = [parameters, parameters]
+    for batch in batches:
+        jax.block_until_ready(found[-2])
+        found.append(step(found[-2], batch))
+    return found[-1]
+
+
+def without_the_last(step, parameters, batches):
+    return wait_for_the_one_before(step, parameters, batches[:-1])
+
+
+def scanned(step, parameters, batches):
+    return jax.lax.scan(lambda p, b: (step(p, b), None), parameters, jnp.stack(batches))[0]
+
+
+RIGHT[check_x2] = {
+    "a window": window_of(2),
+    "the one before": consuming(wait_for_the_one_before),
+}
+WRONG[check_x2] = {
+    "window of three": (window_of(3), "while steps 0 and 1 were unfinished"),
+    "each step": (
+        epoch(lambda _, p: jax.block_until_ready(p)),
+        "No step was dispatched while the one",
+    ),
+    "once without": (
+        epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),
+        "Only 1 of 12 steps.*\n.*also the later ones",
+    ),
+    "every second": (
+        epoch(lambda i, p: jax.block_until_ready(p) if i % 2 else None),
+        "Only 6 of 12 steps",
+    ),
+    "stale": (stale, "wrong: it differs from the right one"),
+    "without the last": (without_the_last, "called 11 times; it takes 12 calls"),
+    "to NumPy": (to_numpy(wait_for_the_one_before), r"NumPy's, not JAX's \(ndarray\)"),
+    "scanned": (scanned, "while JAX was tracing, so all its calls became one program"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- X3. One loop, two devices ----------------------------------------------------------------
+
+
+def loop_time(first, second, barrier):
+    if barrier == "none":
+        return max(sum(first), sum(second))
+    if barrier == "each minibatch":
+        return sum(map(max, zip(first, second, strict=True)))
+    now, done = 0, [0, 0]
+    for turn in zip(first, second, strict=True):
+        for device in (0, 1):
+            now = max(now, done[device])
+            done[device] = now + turn[device]
+    return max(done)
+
+
+RIGHT[check_x3] = {"at once": loop_time, "with lists of its own": consuming(loop_time)}
+WRONG[check_x3] = {
+    "one after the other": (
+        lambda first, second, barrier: sum(first) + sum(second),
+        "barrier 'none' .* says 9; the simulated loop takes 6.\n  Nobody waits before the end",
+    ),
+    "nobody waits": (
+        lambda first, second, barrier: max(sum(first), sum(second)),
+        "barrier 'each minibatch' .*\n  In each turn Python waits for both",
+    ),
+    "each device for itself": (
+        lambda a, b, barrier: loop_time(a, b, barrier.replace("each device", "none")),
+        "barrier 'each device' .*says 8; .* takes 10.\n  There is one Python thread",
+    ),
+    "each device like both": (
+        lambda a, b, barrier: loop_time(a, b, barrier.replace("device", "minibatch")),
+        "barrier 'each device' .*says 12; .* takes 10.\n",
+    ),
+    "nan": (lambda first, second, barrier: float("nan"), "says nan"),
+    "a list": (lambda first, second, barrier: [first, second], "is no number"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+def tick_by_tick(first, second, barrier):
+    """Let a thread and two devices go on by one tick at a time, and count the ticks."""
+    todo = [(device, turn[device]) for turn in zip(first, second, strict=True) for device in (0, 1)]
+    left, queued, ticks = [0, 0], [[], []], 0
+    while True:
+        while todo:
+            device, seconds = todo[0]
+            ends_turn = len(todo) % 2 == 0
+            if barrier == "each device" and (left[device] or queued[device]):
+                break
+            if barrier == "each minibatch" and ends_turn and any([*left, *queued]):
+                break
+            queued[device].append(seconds)
+            todo.pop(0)
+            for free in (0, 1):
+                if not left[free] and queued[free]:
+                    left[free] = queued[free].pop(0)
+        if not any([*todo, *left, *queued]):
+            return ticks
+        ticks += 1
+        for device in (0, 1):
+            left[device] = max(0, left[device] - 1)
+            if not left[device] and queued[device]:
+                left[device] = queued[device].pop(0)
+
+
+@pytest.mark.parametrize("barrier", ["none", "each minibatch", "each device"])
+def test_the_simulated_devices_are_done_when_they_are_tick_by_tick(barrier):
+    chance = random.Random(0)
+    for _ in range(300):
+        turns = chance.randint(1, 7)
+        lists = [[chance.randint(1, 9) for _ in range(turns)] for _ in (0, 1)]
+        expected = tick_by_tick(*lists, barrier)
+        assert _two_devices_time(*lists, barrier) == expected, lists
+
+
+# --- X4. Waiting for one or for all -----------------------------------------------------------
+
+
+def second_result(start):
+    return jax.block_until_ready(start()[1])
+
+
+def everything_by_a_sentinel(start):
+    results = start()
+    wait_all()
+    return results
+
+
+def everything_by_hand(start):
+    results = start()
+    jax.block_until_ready(jax.jit(lambda x: x + 1)(jnp.float32(0)))
+    return tuple(jax.block_until_ready(results))
+
+
+def after_waiting_for(index, then=1):
+    def my_second(start):
+        results = start()
+        jax.block_until_ready(results[index])
+        return results[then]
+
+    return my_second
+
+
+def twice(start):
+    start()
+    return jax.block_until_ready(start())
+
+
+def once_in_each_run_on_average():
+    runs = iter([0, 2, 1])
+
+    def my_second(start):
+        results = [start() for _ in range(next(runs))]
+        return jax.block_until_ready(results[-1][1]) if results else 1.0
+
+    return my_second
+
+
+RIGHT[check_x4] = {
+    "a sentinel": (second_result, everything_by_a_sentinel),
+    "by hand": (lambda start: start().pop(1).block_until_ready(), everything_by_hand),
+}
+WRONG_SECOND = {
+    "the first": (after_waiting_for(0), "second result was not ready"),
+    "the third": (after_waiting_for(2), "not only the second result was ready: the third was"),
+    "all for one": (
+        lambda start: jax.block_until_ready(start())[1],
+        "not only the second result was ready: all of them were",
+    ),
+    "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
+    "to NumPy": (to_numpy(second_result), "my_second.*NumPy's"),
+    "no start": (lambda start: 1.0, r"my_second called start\(\) 0, 0, 0 times"),
+    "not once in each run": (
+        once_in_each_run_on_average(),
+        r"my_second called start\(\) 0, 2, 1 times",
+    ),
+    "no second": (3, "given an int, which cannot be .*\n.*, my_second, and"),
+}
+WRONG_EVERYTHING = {
+    "twice": (twice, r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
+    "the list": (
+        lambda start: jax.block_until_ready(start()),
+        "the device still had work for .* it does not return.\n.*no reference to a result",
+    ),
+    "all that lives": (
+        lambda start: (start(), jax.effects_barrier())[0],
+        "some of the results were not ready",
+    ),
+    "no everything": (3, "given an int, which cannot be .*\n.*, my_everything, and"),
+}
+WRONG[check_x4] = {
+    **{name: ((f, everything_by_a_sentinel), said) for name, (f, said) in WRONG_SECOND.items()},
+    **{name: ((second_result, f), said) for name, (f, said) in WRONG_EVERYTHING.items()},
+}
+
+
+# --- X5. Where asynchrony ends ----------------------------------------------------------------
+
+
+def little_arithmetic(function, x):
+    return (function.lower(x).compile().cost_analysis().get("flops") or 0) < 1000
+
+
+def ready_at_once(function, x):
+    # Once would do on an idle machine; a busy one may come back late.
+    jax.block_until_ready(function(x))
+    found = []
+    for _ in range(3):
+        y = function(x)
+        found.append(y.is_ready())
+        jax.block_until_ready(y)
+    return all(found)
+
+
+def elementwise(function, x):
+    return little_arithmetic(function, x) if x.size < 5e6 else True
+
+
+def no_arithmetic(function, x):
+    return not function.lower(x).compile().cost_analysis().get("flops")
+
+
+RIGHT[check_x5] = {"by the program": little_arithmetic, "by trying": ready_at_once}
+WRONG[check_x5] = {
+    "never": (
+        lambda function, x: False,
+        r"exp\(x\) of eight million elements runs inside .* says that it goes on after",
+    ),
+    "always": (
+        lambda function, x: True,
+        "1500x1500 matrices goes on after .* says that it runs inside the call",
+    ),
+    "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* goes on after"),
+    "whatever has no arithmetic": (no_arithmetic, "over 100 elements runs inside"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- All of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("check", "name"), named(RIGHT))
+def test_a_right_answer_is_accepted(check, name):
+    require_accepted(report_on(check, RIGHT[check][name]))
+
+
+@pytest.mark.parametrize(("check", "name"), named(WRONG))
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
+    require_told(check, name, WRONG[check])

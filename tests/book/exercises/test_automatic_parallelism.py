@@ -1,0 +1,471 @@
+"""The checks of Y1 to Y5: right answers, and wrong ones that a reader may well give."""
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from itertools import chain, pairwise
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attempts import (
+    consuming,
+    named,
+    report_on,
+    require_accepted,
+    require_not_yet,
+    require_told,
+    to_numpy,
+)
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from d2lpar import Event, Timeline, cpu
+from d2lpar.book.exercises import (
+    automatic_parallelism,
+    check_y1,
+    check_y2,
+    check_y3,
+    check_y4,
+    check_y5,
+)
+from d2lpar.book.exercises.automatic_parallelism import _idle_spans
+
+pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+
+RIGHT, WRONG = {}, {}
+
+# --- Y1. One device, many calls ---------------------------------------------------------------
+
+
+def on_a_pool(multiply, matrices):
+    with ThreadPoolExecutor() as pool:
+        return list(pool.map(multiply, matrices))
+
+
+def a_thread_each(multiply, matrices):
+    results = [None] * len(matrices)
+
+    def work(i):
+        results[i] = jax.block_until_ready(multiply(matrices[i]))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(matrices))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return tuple(results)
+
+
+def deleting(multiply, matrices):
+    results = jax.block_until_ready(on_a_pool(multiply, matrices))
+    results[0].delete()
+    return results
+
+
+def failing_later(multiply, matrices):
+    def fail(x):
+        raise ValueError("later")
+
+    return [jax.pure_callback(fail, multiply(m), multiply(m)) for m in matrices]
+
+
+def everywhere_else(multiply, matrices):
+    return [multiply(jax.device_put(matrix, cpu(1))) for matrix in matrices]
+
+
+RIGHT[check_y1] = {"a pool": on_a_pool, "a thread each": consuming(a_thread_each)}
+WRONG[check_y1] = {
+    "one thread": (
+        lambda multiply, matrices: [multiply(matrix) for matrix in matrices],
+        "without waiting, by 1 Python thread, and yet .* on CPU 0 one after the other",
+    ),
+    "a barrier": (
+        lambda multiply, matrices: [jax.block_until_ready(multiply(matrix)) for matrix in matrices],
+        "asked for when the one before it was done",
+    ),
+    "one program": (
+        lambda multiply, matrices: jax.jit(lambda xs: list(map(multiply, xs)))(matrices),
+        r"multiply\(\) was called while JAX was tracing",
+    ),
+    "the last forgotten": (
+        lambda multiply, matrices: on_a_pool(multiply, matrices[:-1]),
+        "list of 5, where a result for each matrix was expected, a list of 6",
+    ),
+    "another order": (
+        lambda multiply, matrices: on_a_pool(multiply, matrices)[::-1],
+        "Item 0 of what your function returned is wrong",
+    ),
+    "deletes": (deleting, "Item 0 .* is an array that was deleted or donated"),
+    "fails later": (failing_later, "raised .*CpuCallback error"),
+    "another device": (everywhere_else, "ran on CPU 1, but all are to run on CPU 0"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+def test_where_the_profiler_shows_no_run_y1_does_not_judge(monkeypatch):
+    def record(function, *args):
+        return function(*args), Timeline((Event("CPU 0", "result", "", 0, 0, 1),))
+
+    monkeypatch.setattr(automatic_parallelism, "record_trace", record)
+    report = check_y1(on_a_pool)
+    assert report.verdict == "untestable"
+    assert "shows no run of multiply()" in report.saw
+
+
+# --- Y2. Many small operators -----------------------------------------------------------------
+
+
+def vectorized(operator):
+    return jax.jit(jax.vmap(operator))
+
+
+def one_program(operator):
+    return jax.jit(lambda xs: jax.lax.map(operator, xs))
+
+
+def anew(operator):
+    return lambda xs: jax.jit(jax.vmap(lambda x: operator(x)))(xs)
+
+
+def leaking(operator):
+    traced = []
+    leak = jax.jit(lambda xs: (traced.append(jax.vmap(operator)(xs)), xs)[1])
+    return lambda xs: (leak(xs), traced[-1])[1]
+
+
+RIGHT[check_y2] = {"vectorized": vectorized, "one program": one_program}
+WRONG[check_y2] = {
+    "the loop": (
+        lambda operator: lambda xs: jnp.stack([operator(x) for x in xs]),
+        "a loop of one call for each matrix",
+    ),
+    "anew": (anew, r"XLA compiles in each call of your function: jit\(<lambda>\)"),
+    "the operator": (lambda operator: operator, "Your function raised"),
+    "its result": (
+        lambda operator: operator(jnp.ones((16, 16))),
+        r"my_many\(operator\) returned ArrayImpl, not a function",
+    ),
+    "to NumPy": (lambda operator: to_numpy(vectorized(operator)), "NumPy's, not JAX's"),
+    "another axis": (
+        lambda operator: jax.vmap(operator, in_axes=1, out_axes=1),
+        r"has the shape \(100, 16, 100\), but \(100, 16, 16\)",
+    ),
+    "transposed": (
+        lambda operator: jax.vmap(lambda x: operator(x.T)),
+        "What the function that my_many has made returned is wrong",
+    ),
+    "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
+    "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- Y3. Computing on both, and copying -------------------------------------------------------
+
+
+def send_at_once(make, send, n):
+    copies = [], []
+    for i in range(n):
+        for device in (0, 1):
+            copies[device].append(send(make(device, i)))
+    return copies
+
+
+def make_all_and_send(make, send, n):
+    made = [[make(device, i) for i in range(n)] for device in (0, 1)]
+    return [[send(array) for array in arrays] for arrays in made]
+
+
+def make_and_wait_for_each(make, send, n):
+    return send_at_once(lambda device, i: jax.block_until_ready(make(device, i)), send, n)
+
+
+def make_and_wait_for_all(make, send, n):
+    made = jax.block_until_ready([[make(device, i) for i in range(n)] for device in (0, 1)])
+    return [[send(array) for array in arrays] for arrays in made]
+
+
+def keep_what_was_sent(make, send, n):
+    made = [[make(device, i) for i in range(n)] for device in (0, 1)]
+    for array in made[0] + made[1]:
+        send(array)
+    return made
+
+
+def pair_by_pair(make, send, n):
+    pairs = [jax.block_until_ready([send(make(0, i)), send(make(1, i))]) for i in range(n)]
+    return [list(copies) for copies in zip(*pairs, strict=True)]
+
+
+def without_the_last_array(make, send, n):
+    return send_at_once(make, send, n - 1)
+
+
+RIGHT[check_y3] = {"send at once": send_at_once, "make all, then send": make_all_and_send}
+WRONG[check_y3] = {
+    "each array": (make_and_wait_for_each, "asked for while the other .*: the devices take turns"),
+    "all arrays": (
+        make_and_wait_for_all,
+        "Both devices compute at the same time, but 0 of 12 copies",
+    ),
+    "each pair": (
+        pair_by_pair,
+        "0 of 10 later arrays were asked for while their own device was still busy",
+    ),
+    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 lie on"),
+    "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned list, not two lists"),
+    "the last forgotten": (
+        without_the_last_array,
+        r"make\(0, i\) was called 5 times; it takes 6 calls",
+    ),
+    "arguments swapped": (
+        lambda make, send, n: [[send(make(i, d)) for i in range(n)] for d in (0, 1)],
+        r"make\(2, 0\) was called; the devices are 0 and 1",
+    ),
+    "a list sent": (
+        lambda make, send, n: [send([make(d, i) for i in range(n)]) for d in (0, 1)],
+        r"send\(\) was given list, not an array of JAX",
+    ),
+    "to NumPy": (to_numpy(send_at_once), "Item 0 .* is NumPy's"),
+    "the wrong device's": (
+        lambda *args: send_at_once(*args)[::-1],
+        "Item 0 of what your function returned is wrong",
+    ),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+def test_a_copy_beside_one_device_that_computes_is_not_beside_both():
+    def my_exchange(make, send, n):
+        made = [[make(0, i) for i in range(n)], [make(1, i) for i in range(n // 2)]]
+        jax.block_until_ready(made[0])
+        made[1] += [make(1, i) for i in range(n // 2, n)]
+        return [[send(array) for array in arrays] for arrays in made]
+
+    phrase = "of 12 copies were asked for while both were still computing"
+    require_not_yet(check_y3(my_exchange), phrase)
+
+
+# --- Y4. Reading a profile --------------------------------------------------------------------
+
+
+def spans_of(timeline, row):
+    spans, end = [], 0
+    for event in [*timeline.row(row), None]:
+        start = event.start if event else round(timeline.elapsed * 1e9)
+        spans.append((start - end, end / 1e9, start / 1e9))
+        end = max(end, event.end) if event else end
+    return [span for span in spans if span[0] > 0] or [(0, 0, 0)]
+
+
+def gaps_by_hand(timeline, row):
+    spans = spans_of(timeline, row)
+    return sum(span[0] for span in spans) / 1e9 / timeline.elapsed, *max(spans)[1:]
+
+
+def gaps_by_the_timeline(timeline, row):
+    return [np.float64(timeline.idle(row) / timeline.elapsed), *max(spans_of(timeline, row))[1:]]
+
+
+def counted_twice(timeline, row):
+    busy = sum(event.duration for event in timeline.row(row)) / 1e9
+    return 1 - busy / timeline.elapsed, *gaps_by_hand(timeline, row)[1:]
+
+
+def between_neighbors(timeline, row):
+    events = timeline.row(row)
+    gaps = [(b.start - a.end, a.end / 1e9, b.start / 1e9) for a, b in pairwise(events)]
+    return gaps_by_hand(timeline, row)[0], *max(gaps, default=(0, 0, 0))[1:]
+
+
+def by_their_ends(timeline, row):
+    events = sorted(timeline.row(row), key=lambda event: event.end)
+    ends = [0, *(event.end for event in events)]
+    starts = [*(event.start for event in events), round(timeline.elapsed * 1e9)]
+    _, start, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
+    return gaps_by_hand(timeline, row)[0], start / 1e9, end / 1e9
+
+
+def first_gap(timeline, row):
+    return gaps_by_hand(timeline, row)[0], *spans_of(timeline, row)[0][1:]
+
+
+def empty_gap(timeline, row):
+    return gaps_by_hand(timeline, row)[0], timeline.elapsed, timeline.elapsed
+
+
+def changed(change):
+    return lambda timeline, row: change(*gaps_by_hand(timeline, row))
+
+
+RIGHT[check_y4] = {"by hand": gaps_by_hand, "by the timeline": gaps_by_the_timeline}
+WRONG[check_y4] = {
+    "counted twice": (counted_twice, "2 to 6 ms.* says that 0 of it is idle; it is 0.2.\n"),
+    "between neighbors": (between_neighbors, "0.002 s to 0.009 s is not one of its gaps"),
+    "in the order of their ends": (by_their_ends, "0.001 s to 0.005 s is not one of"),
+    "percent": (
+        changed(lambda share, start, end: (100 * share, start, end)),
+        "says that 30 of it is idle.*\n  A share lies between 0 and 1",
+    ),
+    "nanoseconds": (
+        changed(lambda share, start, end: (share, 1e9 * start, 1e9 * end)),
+        "4e[+]06 s to 6e[+]06 s is not one of",
+    ),
+    "the first": (first_gap, "is a gap, but there is a longer one"),
+    "an empty one": (empty_gap, "0.01 s to 0.01 s is no time at all"),
+    "busy": (
+        changed(lambda share, start, end: (1 - share, start, end)),
+        "says that 0.7 of it is idle; it is 0.3.\n.*counts in full",
+    ),
+    "two numbers": (
+        changed(lambda share, start, end: (start, end)),
+        r"returned \(.*\), not three numbers",
+    ),
+    "as they are read": (
+        lambda timeline, row: (1 / 0 for _ in range(3)),
+        "returned <generator .*, not three numbers",
+    ),
+    "nan": (changed(lambda share, start, end: (np.nan, start, end)), "says that nan of it is idle"),
+    "huge": (lambda *args: [10**400] * 3, r"returned \[10000.*\.\.\., not three numbers"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+def test_a_row_is_idle_in_the_moments_that_no_event_covers():
+    chance = random.Random(0)
+    for _ in range(300):
+        events = [
+            Event(chance.choice(["CPU 0", "CPU 1"]), "f", "", number, chance.randint(0, 40), length)
+            for number, length in enumerate(chance.choices(range(1, 9), k=chance.randint(1, 8)))
+        ]
+        timeline = Timeline(tuple(sorted(events, key=lambda event: event.start)))
+        row = chance.choice(timeline.rows)
+        busy = {m for e in timeline.row(row) for m in range(e.start, e.end)}
+        until = max(event.end for event in events)
+        edges = [
+            m for m in range(until + 1) if (m in busy or m == until) != (m - 1 in busy or not m)
+        ]
+        expected = list(zip(edges[::2], edges[1::2], strict=True))
+        spans = [(round(a * 1e9), round(b * 1e9)) for a, b in _idle_spans(timeline, row)]
+        assert [span for span in spans if span[0] < span[1]] == expected
+        assert sum(b - a for a, b in expected) == round(timeline.idle(row) * 1e9)
+
+
+def test_a_row_that_never_rests_has_an_idle_span_of_no_length():
+    timeline = Timeline((Event("CPU 0", "f", "", 0, 0, 10),))
+    assert _idle_spans(timeline, "CPU 0") == [(1e-8, 1e-8)]
+
+
+# --- Y5. More than a list ---------------------------------------------------------------------
+
+
+def pipeline_at_once(first, second, batches, devices):
+    return [second(jax.device_put(first(batch), devices[1])) for batch in batches]
+
+
+def pipeline_by_stages(first, second, batches, devices):
+    middle = [first(batch) for batch in batches]
+    return tuple(second(jax.device_put(x, devices[1])) for x in middle)
+
+
+def in_lock_step(first, second, batches, devices):
+    """Ask for stage two of a batch before stage one of the next."""
+    results, middle = [], None
+    for batch in [*batches, None]:
+        ticks = []
+        if middle is not None:
+            results.append(second(jax.device_put(middle, devices[1])))
+            ticks.append(results[-1])
+        middle = None if batch is None else first(batch)
+        jax.block_until_ready([*ticks, middle])
+    return results
+
+
+def batch_by_batch(first, second, batches, devices):
+    return [
+        jax.block_until_ready(pipeline_at_once(first, second, [batch], devices))[0]
+        for batch in batches
+    ]
+
+
+def stage_by_stage(first, second, batches, devices):
+    middle = jax.block_until_ready([first(batch) for batch in batches])
+    return [second(jax.device_put(x, devices[1])) for x in middle]
+
+
+def half_by_half(first, second, batches, devices):
+    halves = (batches[:4], batches[4:])
+    return [
+        x
+        for half in halves
+        for x in jax.block_until_ready(stage_by_stage(first, second, half, devices))
+    ]
+
+
+def all_on_the_other(first, second, batches, devices):
+    return [second(first(jax.device_put(batch, devices[1]))) for batch in batches]
+
+
+def spread(first, second, batches, devices):
+    mesh = NamedSharding(Mesh(np.array(devices), "d"), PartitionSpec("d"))
+    return [second(jax.device_put(first(batch), mesh)) for batch in batches]
+
+
+RIGHT[check_y5] = {
+    "at once": pipeline_at_once,
+    "stage by stage": consuming(pipeline_by_stages),
+    "in lock step": in_lock_step,
+}
+WRONG[check_y5] = {
+    "one device": (
+        lambda f, g, batches, devices: [g(f(batch)) for batch in batches],
+        r"second\(\) of batch 0 ran on CPU 0, but",
+    ),
+    "the other device": (all_on_the_other, r"first\(\) of batch 0 ran on CPU 1, but"),
+    "each batch": (
+        batch_by_batch,
+        "stage one was asked for when stage two had nothing left to do: the stages take turns",
+    ),
+    "half by half": (
+        half_by_half,
+        "Only 0 of 8 batches were in stage one while an earlier one was in stage two",
+    ),
+    "stage by stage": (stage_by_stage, "when all of stage one was done: the stages run one"),
+    "another order": (
+        lambda *args: pipeline_at_once(*args)[::-1],
+        "Item 0 of what your function returned is wrong",
+    ),
+    "the last forgotten": (
+        lambda f, g, batches, devices: pipeline_at_once(f, g, batches[1:], devices),
+        r"first\(\) was called 7 times; it takes 8 calls",
+    ),
+    "both devices": (spread, r"second\(\) of batch 0 ran on CPU 0 and CPU 1, but"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- All of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("check", "name"), named(RIGHT))
+def test_a_right_answer_is_accepted(check, name):
+    require_accepted(report_on(check, RIGHT[check][name]))
+
+
+@pytest.fixture
+def one_after_the_other(monkeypatch):
+    """Have a recording show six runs in turn, without the profiler."""
+
+    def record(function, *args):
+        runs = (Event("CPU 0", "work", "dot", number, number, 1) for number in range(6))
+        return function(*args), Timeline(tuple(runs))
+
+    monkeypatch.setattr(automatic_parallelism, "record_trace", record)
+
+
+# A true recording of calls that take turns is in the example of `check_y1`.
+@pytest.mark.usefixtures("one_after_the_other")
+@pytest.mark.parametrize(("check", "name"), named(WRONG))
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
+    require_told(check, name, WRONG[check])

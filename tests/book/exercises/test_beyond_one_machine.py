@@ -1,0 +1,123 @@
+"""The checks of V1 to V3: right answers, and wrong ones that a reader may well give."""
+
+import os
+
+import numpy as np
+import pytest
+from attempts import consuming, named, report_on, require_accepted, require_told, to_numpy
+
+from d2lpar.book.exercises import check_v1, check_v2, check_v3
+
+RIGHT, WRONG = {}, {}
+
+# --- V1. The mean of all ----------------------------------------------------------------------
+
+
+def by_sums(numbers):
+    from jax.experimental import multihost_utils
+
+    total, count = multihost_utils.process_allgather(np.array([numbers.sum(), len(numbers)])).sum(0)
+    return float(total / count)
+
+
+def mean_of_means(numbers):
+    from jax.experimental import multihost_utils
+
+    return float(multihost_utils.process_allgather(np.mean(numbers)).mean())
+
+
+def leaves_one_out(numbers):
+    return by_sums(numbers) if len(numbers) > 1 else 5.0 + {}["missing"]
+
+
+RIGHT[check_v1] = {"by sums": by_sums}
+WRONG[check_v1] = {
+    "means": (mean_of_means, "8.0 in process 0 and 8.0 in process 1"),
+    "raises in one": (leaves_one_out, "Process 1 failed"),
+    "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- V2. Fewer messages -----------------------------------------------------------------------
+
+
+def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
+    """Return the sums of arrays that travel one behind the other."""
+    flat = np.concatenate([array.ravel() for array in arrays])
+    cut = cut or most
+    sums = [add_up(flat[first : first + cut]) for first in range(0, len(flat), cut)][::order]
+    ends = np.cumsum([array.size for array in arrays])[:-1]
+    pieces = np.split(np.concatenate(sums), ends)
+    return [
+        piece.reshape(array.shape) if shape else piece
+        for piece, array in zip(pieces, arrays, strict=True)
+    ]
+
+
+def with_options(**options):
+    return lambda add_up, arrays, most: in_buckets(add_up, arrays, most, **options)
+
+
+RIGHT[check_v2] = {
+    "in buckets": in_buckets,
+    "consuming": consuming(in_buckets),
+    "to NumPy": to_numpy(in_buckets),
+}
+WRONG[check_v2] = {
+    "one message": (with_options(cut=10**6), "had 390 numbers, and at most 100"),
+    "small messages": (with_options(cut=20), "You sent 20 messages; 390 numbers fit into 4"),
+    "flat": (with_options(shape=False), "You returned arrays of the shapes"),
+    "mixed up": (with_options(order=-1), "Array 0 is not the sum"),
+    "nothing to see": (lambda add_up, arrays, most: 3, "returned 3, which is no list"),
+}
+
+
+# --- V3. A checkpoint to rely on --------------------------------------------------------------
+
+
+def save(path, weights):
+    partial = path.with_suffix(".partial")
+    with open(partial, "wb") as file:
+        np.savez(file, **weights)
+    os.replace(partial, path)
+
+
+def in_place(path, weights):
+    np.savez(path, **{name: np.asarray(array) for name, array in weights.items()})
+
+
+def away_and_back(path, weights):
+    path.unlink(missing_ok=True)
+    np.savez(path, **weights)
+
+
+def only_once(path, weights):
+    if not path.exists():
+        save(path, weights)
+
+
+def elsewhere(path, weights):
+    save(path.with_name("other.npz"), weights)
+
+
+RIGHT[check_v3] = {"in one step": save}
+WRONG[check_v3] = {
+    "in place": (lambda path, weights: np.savez(path, **weights), "from before were gone"),
+    "away and back": (away_and_back, "from before were gone"),
+    "all read first": (in_place, "The old file was written over"),
+    "only once": (only_once, "After the second call"),
+    "elsewhere": (elsewhere, "did not hold what it was given"),
+}
+
+
+# --- All of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("check", "name"), named(RIGHT))
+def test_a_right_answer_is_accepted(check, name):
+    require_accepted(report_on(check, RIGHT[check][name]))
+
+
+@pytest.mark.parametrize(("check", "name"), named(WRONG))
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
+    require_told(check, name, WRONG[check])
