@@ -108,7 +108,8 @@ def require_values(what: str, tree: Any = None) -> None:
         return
     import jax
 
-    if _trace_state()() == _state_outside():  # First: a tree has many leaves, and it is rarely so.
+    # First: a tree has many leaves, and it is rarely so.
+    if _trace_state()() == _state_outside():
         return
     if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         raise D2lparError(
@@ -120,11 +121,12 @@ def require_values(what: str, tree: Any = None) -> None:
 
 @functools.cache
 def _trace_state() -> Callable[[], Any]:
-    # Not above: jax.extend costs a part of the time of `import jax`.
+    # Private here, public in jax.extend, which imports Pallas: that adds options to JAX, and JAX
+    # 0.12 then compiles anew whatever was compiled before.
     try:
+        from jax._src.core import get_opaque_trace_state
+    except ImportError:
         from jax.extend.core import get_opaque_trace_state
-    except ImportError:  # jax 0.7
-        from jax.core import get_opaque_trace_state
     return get_opaque_trace_state
 
 
