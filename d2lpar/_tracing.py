@@ -1,13 +1,19 @@
 """Know whether JAX traces: then no array has a value, and a clock times the tracing."""
 
 import functools
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import jax
 
 from d2lpar.errors import ArgumentError
+
+# Private here, public in jax.extend, which imports Pallas: that adds options to JAX, and JAX 0.12
+# then compiles anew whatever was compiled before.
+try:
+    from jax._src.core import get_opaque_trace_state
+except ImportError:
+    from jax.extend.core import get_opaque_trace_state
 
 
 def require_values(what: str, tree: Any = None) -> None:
@@ -21,7 +27,8 @@ def require_values(what: str, tree: Any = None) -> None:
     Raises:
         ArgumentError: If this thread is in a function that jit, grad, vmap or the like transform.
     """
-    if _state()() == _outside():  # First: a tree has many leaves, and nearly always this is so.
+    # First: a tree has many leaves, and nearly always this is so.
+    if get_opaque_trace_state() == _outside():
         return
     if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         raise ArgumentError(
@@ -32,16 +39,6 @@ def require_values(what: str, tree: Any = None) -> None:
 
 
 @functools.cache
-def _state() -> Callable[[], Any]:
-    # Not above: jax.extend costs a part of the time of `import jax`.
-    try:
-        from jax.extend.core import get_opaque_trace_state
-    except ImportError:  # jax 0.7
-        from jax.core import get_opaque_trace_state
-    return get_opaque_trace_state
-
-
-@functools.cache
 def _outside() -> Any:
     with ThreadPoolExecutor(1) as thread:  # Whoever asks first may be inside.
-        return thread.submit(_state()).result()
+        return thread.submit(get_opaque_trace_state).result()
