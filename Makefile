@@ -28,10 +28,11 @@ page = _build/html/book/index.html
 .NOTPARALLEL:
 targets := help book test lint bench evidence record cluster serve matrix sync lock clean
 .PHONY: $(targets) environment set-up
-$(filter-out help clean,$(targets)): environment
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+$(filter-out help clean,$(targets)): environment
 
 book:  ## build the book if something has changed; a false claim or a warning stops it (FORCE=1)
 	@mkdir -p _build
@@ -60,7 +61,8 @@ evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REP
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
 	$(run) python evidence/record.py "$(NAME)"
 
-cluster:  ## start the script for clusters with MPI and Slurm, which it installs (Debian)
+# Not in `make help`: it installs packages of the system.
+cluster:  # start the script for clusters with MPI and Slurm, which it installs (Debian)
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \
 	    openmpi-bin slurm-wlm munge
 	$(run) python -m pytest tests/test_cluster.py
