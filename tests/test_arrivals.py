@@ -97,9 +97,8 @@ def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
     _, run = record_trace(function)
     (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
     (copy,) = run.row("CPU 1")
-    _, before, after = run.programs.row("CPU 0")
+    _, before, _ = run.programs.row("CPU 0")
     assert before.end < asked.start == copy.start
-    assert copy.end <= after.start
 
 
 def test_a_copy_that_outlasts_the_function_starts_when_python_asks_for_it():
