@@ -10,15 +10,16 @@ found := $(shell PYENV_VERSION='$(PYENV_VERSION)' '$(PYTHON)' -c 'import sys; \
     print(("use %d.%d " if new else "Python %d.%d at ") % sys.version_info[:2] + sys.executable)' \
     2>&1 </dev/null || true)
 python = $(if $(filter use,$(firstword $(found))),$(wordlist 3,99,$(found)),$(error d2lpar needs \
-    Python 3.11 or newer, but $(PYTHON) is "$(found)"; name another, for example: make test PYTHON=python3.12))
+    Python 3.11 or newer, but $(PYTHON) is "$(found)"; name another, for example: \
+    make test PYTHON=python3.12))
 
 # An environment for each minor version: .venv/3.11, .venv/3.12, ... Its stamp is written last, and
-# named for all that it is made from; of pyproject.toml that is what comes before the tools.
+# named for all that it is made from, which of pyproject.toml is what comes before the tools.
 venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
 uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
-run = @VIRTUAL_ENV='$(CURDIR)/$(venv)' $(uv)/bin/uv run --no-sync --active
+run = @VIRTUAL_ENV='$(CURDIR)/$(venv)' $(venv)/bin/uv run --no-sync --active
 
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
 sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
@@ -87,17 +88,17 @@ clean:  ## remove what was built, and the environments
 # Another make may be doing the same; when it is done, there is nothing left to do.
 ifeq ($(and $(realpath $(venv)/bin/python),$(wildcard $(stamp))),)
 environment:
-	@mkdir -p .venv
-	@'$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
+	@mkdir -p .venv && '$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
 
-# Anew if there is no stamp: an interrupted set-up leaves halves of packages. Without isolation, since
-# hatchling is in the lock.
+# From nothing if there is no stamp, since an interrupted set-up leaves halves of packages.
+# Without isolation: hatchling comes from the lock.
 set-up: $(uv)/bin/uv
 	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
 	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
 	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)
 	rm -f $(venv)/from-*
-	echo "-e ." | VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet --no-build-isolation requirements.txt -
+	echo "-e ." | VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet \
+	    --no-build-isolation requirements.txt -
 	touch $(stamp)
 
 $(uv)/bin/uv:

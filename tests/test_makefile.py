@@ -25,7 +25,7 @@ case "$1 $2" in
 "-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
 "-m pip") cp "$0" "${{0%/*}}/uv" ;;
 "venv "*) [ "$7" != --clear ] || rm -rf "$6"; mkdir -p "$6/bin" && cp "$0" "$6/bin/python" ;;
-"pip sync") [ ! -e interrupt ] || kill -KILL $PPID ;;
+"pip sync") [ ! -e interrupt ] || kill -KILL $PPID; cp "$0" "$VIRTUAL_ENV/bin/uv" ;;
 .ci/*) exec {sys.executable} "$@" ;;
 esac
 """
