@@ -15,7 +15,7 @@ SOURCES = ["_config.yml", "_toc.yml", "CHANGELOG.md", "requirements.txt", "book"
 # In a process of its own: whoever asks for a GPU takes its memory.
 DEVICES = "import jax; print([(device.platform, device.device_kind) for device in jax.devices()])"
 
-devices = subprocess.run([sys.executable, "-c", DEVICES], check=True, stdout=subprocess.PIPE).stdout
+devices = subprocess.check_output([sys.executable, "-c", DEVICES])
 settings = sorted(s for s in os.environ.items() if re.match("(JAX_|XLA_|NPROC$)", s[0]))
 made_from = [sys.version, devices, settings, sorted({(d.name, d.version) for d in distributions()})]
 for path in sorted(path for name in SOURCES for path in [ROOT / name, *ROOT.glob(f"{name}/**/*")]):
@@ -27,16 +27,15 @@ stamped = STAMP.exists() and STAMP.read_text(encoding="utf-8") == str(made_from)
 if stamped and page.exists() and "--force" not in sys.argv:
     print("Nothing has changed since the book was built (make book FORCE=1 builds it anew).")
 else:
-    old = ["book.stamp", "html", ".doctrees", "jupyter_execute"]
-    subprocess.run(["rm", "-rf", *old], cwd=STAMP.parent, check=True)
+    old = [STAMP.name, "html", ".doctrees", "jupyter_execute"]
+    subprocess.check_call(["rm", "-rf", *old], cwd=STAMP.parent)
     started = time.monotonic()
     # Warnings are errors; without a clean build, a second one of the same failing book exits 0.
     command = ["jupyter-book", "build", ".", "--all", "-W", "-n", "--keep-going"]
     # Its kernel does not warn, once for each notebook, that it listens on this machine.
     options = {"D2LPAR_STRICT": "1", "JUPYTER_PATH": str(ROOT / ".ci" / "jupyter")}
-    done = subprocess.run(command, cwd=ROOT, env=os.environ | options)
-    if done.returncode:
-        sys.exit(done.returncode)
+    if status := subprocess.call(command, cwd=ROOT, env=os.environ | options):
+        sys.exit(status)
     STAMP.write_text(str(made_from), encoding="utf-8")  # Last: without it the book is built again.
     print(f"Built in {time.monotonic() - started:.0f} s.")
 print(f"The book: {page.relative_to(ROOT)}  (to read it in a browser: make serve)")
