@@ -1,8 +1,25 @@
 # The one entry point: `make help`. Another Python: `make test PYTHON=python3.13`.
 PYTHON ?= python3
 
-# Runs a command in the environment of that Python, and sets it up first where that is needed.
-run = @sh .ci/in-venv "$(PYTHON)"
+# pyenv hides the versions that are not selected, although python3.12 names one without doubt.
+ifneq ($(shell command -v pyenv 2>/dev/null),)
+export PYENV_VERSION := $(shell pyenv version-name):$(shell pyenv versions --bare | paste -s -d : -)
+endif
+found := $(shell PYENV_VERSION='$(PYENV_VERSION)' '$(PYTHON)' -c 'import sys; \
+    new = sys.version_info >= (3, 11); \
+    print(("use %d.%d " if new else "Python %d.%d at ") % sys.version_info[:2] + sys.executable)' \
+    2>&1 </dev/null || true)
+python = $(if $(filter use,$(firstword $(found))),$(wordlist 3,99,$(found)),$(error d2lpar needs \
+    Python 3.11 or newer, but $(PYTHON) is "$(found)"; name another, for example: \
+    make test PYTHON=python3.12))
+
+# An environment for each minor version: .venv/3.11, .venv/3.12, ... Its stamp is written last, and
+# named for all that it is made from, which of pyproject.toml is what comes before the tools.
+venv := .venv/$(word 2,$(found))
+stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
+    | cksum | cut -d ' ' -f 1)
+uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
+run = @VIRTUAL_ENV='$(CURDIR)/$(venv)' $(venv)/bin/uv run --no-sync --active
 
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
 sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
@@ -10,10 +27,13 @@ page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-.PHONY: help book test lint bench evidence record cluster serve matrix sync lock clean
+targets := help book test lint bench evidence record cluster serve matrix sync lock clean
+.PHONY: $(targets) environment set-up
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
+
+$(filter-out help clean,$(targets)): environment
 
 book:  ## build the book if something has changed; a false claim or a warning stops it (FORCE=1)
 	@mkdir -p _build
@@ -42,7 +62,8 @@ evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REP
 record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
 	$(run) python evidence/record.py "$(NAME)" $(PAGES)
 
-cluster:  ## start the script for clusters with MPI and Slurm, which it installs (Debian)
+# Not in `make help`: it installs packages of the system.
+cluster:  # start the script for clusters with MPI and Slurm, which it installs (Debian)
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \
 	    openmpi-bin slurm-wlm munge
 	$(run) python -m pytest tests/test_cluster.py
@@ -63,3 +84,24 @@ lock:  ## write requirements.txt anew from pyproject.toml, with the newest versi
 
 clean:  ## remove what was built, and the environments
 	rm -rf _build .venv .nox .pytest_cache .ruff_cache .import_linter_cache
+
+# Another make may be doing the same; when it is done, there is nothing left to do.
+ifeq ($(and $(realpath $(venv)/bin/python),$(wildcard $(stamp))),)
+environment:
+	@mkdir -p .venv && '$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
+
+# From nothing if there is no stamp, since an interrupted set-up leaves halves of packages.
+# Without isolation: hatchling comes from the lock.
+set-up: $(uv)/bin/uv
+	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
+	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
+	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)
+	rm -f $(venv)/from-*
+	echo "-e ." | VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet \
+	    --no-build-isolation requirements.txt -
+	touch $(stamp)
+
+$(uv)/bin/uv:
+	'$(python)' -m venv --clear $(uv)
+	$(uv)/bin/python -m pip install --quiet "$$(grep '^uv==' requirements.txt)"
+endif

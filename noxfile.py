@@ -19,6 +19,8 @@ def matrix(session: nox.Session, jax: str) -> None:
     """Run the tests of the package, and each notebook from its first cell to its last."""
     session.install("--upgrade", "--group", "test", "--editable", ".[book]", jax)
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
-    session.run("pytest", *(f"--ignore=tests/{name}" for name in NOT_THE_PACKAGE))
+    package = [f"--ignore=tests/{name}" for name in NOT_THE_PACKAGE]
+    session.run("pytest", "-m", "not timed", "--dist", "loadgroup", "--numprocesses", "2", *package)
+    session.run("pytest", "-m", "timed", *package)
     for notebook in sorted(Path("book").rglob("*.ipynb")):
         session.run("python", "evidence/run_notebook.py", str(notebook))

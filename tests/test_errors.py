@@ -148,6 +148,17 @@ print(len(Timer().times))
     assert run_python(program) == "told\n0"
 
 
+def test_what_was_compiled_before_is_not_compiled_again_after_the_first_look(run_python):
+    program = (
+        "import jax; double = jax.jit(lambda x: 2 * x); x = double(1.0)\n"
+        "from d2lpar import Timer, record_compilations\n"
+        "Timer()\n"
+        "with record_compilations() as compiled: double(1.0)\n"
+        "print(compiled)"
+    )
+    assert run_python(program) == "[]"
+
+
 # --- Without the extras -------------------------------------------------------------------------
 
 

@@ -3,6 +3,7 @@
 import email
 import importlib
 import re
+import shlex
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import yaml
 from run_notebook import ROOT
 
 import d2lpar
+from d2lpar.__main__ import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -48,6 +50,40 @@ def test_a_workflow_runs_nothing_but_targets_of_the_makefile(path):
         make, target, *variables = re.sub(r"\$\{\{.*?\}\}", "...", command).split()
         assert (make, target in targets) == ("make", True)
         assert all(re.match(r"[A-Z]+=", variable) for variable in variables)
+
+
+def commands_of(program):
+    """Return the words of every command that a page names, in a block or a span of code."""
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "book").rglob("*.md")]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
+    blocks = re.findall(r"^ *```.*\n((?:.*\n)*?) *```", text, re.MULTILINE)
+    spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)
+    lines = [line.strip() for block in blocks for line in block.splitlines()] + spans
+    found = {" ".join(line.split()) for line in lines if line.startswith(f"{program} ")}
+    return sorted(shlex.split(line, comments=True) for line in found)
+
+
+def test_every_make_that_a_page_names_is_one_of_the_makefile():
+    targets = re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE)
+    variables = re.findall(r"\$\(([A-Z]+)\)", read("Makefile"))
+    commands = commands_of("make")
+    assert len(commands) > 12
+    for _, target, *options in commands:
+        assert target in targets
+        assert {option.partition("=")[0] for option in options if "=" in option} <= set(variables)
+
+
+@pytest.mark.parametrize("command", commands_of("python -m d2lpar"), ids=" ".join)
+def test_every_command_of_d2lpar_that_a_page_names_is_understood(
+    command, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    if not any(word.endswith(".py") for word in command):
+        command = [*command, "train.py"]
+    monkeypatch.setattr(sys, "argv", command[2:])
+    with pytest.raises(SystemExit):
+        main()
+    assert "there is no script " in capsys.readouterr().err
 
 
 def test_every_supported_python_is_in_the_weekly_workflow():

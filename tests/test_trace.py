@@ -3,14 +3,19 @@ import os
 import random
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from recorded import FIRST, SECOND, work
-from timelines import COMPUTE, on_gpu, serialized
+from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import CompilationError, D2lparError, read_trace, record_trace
-from d2lpar._timeline import PYTHON
+from d2lpar import CompilationError, D2lparError, Event, cpu, read_trace, record_trace
+from d2lpar._timeline import COPY, COPY_CALL, PYTHON
+from d2lpar._trace import Result, rows_of
 from d2lpar.book.workloads import chain
+
+# --- Recording ----------------------------------------------------------------------------------
+
 
 # --- Files that are no trace ------------------------------------------------------------------
 
@@ -242,3 +247,272 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
     print("free")
 """
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "True", "free"]
+
+
+# --- When results become ready ------------------------------------------------------------------
+
+
+def names(events, operator):
+    return [event.program for event in events if event.operator == operator]
+
+
+# --- Made by hand, in nanoseconds -------------------------------------------------------------
+
+
+def result(device, ready, seen=True, source_ready=None):
+    return Result(device, ready, seen, source_ready)
+
+
+def asked(start, end):
+    """Return Python's call that asks for a copy."""
+    return Event(PYTHON, *COPY_CALL, 0, start, end - start)
+
+
+def rows(results, *calls, devices=("CPU 0",)):
+    """Return start and end of each result, and whether it is a copy."""
+    found = rows_of(results, set(devices), calls)
+    return [(event.device, event.start, event.end, event.operator == COPY) for event in found]
+
+
+def test_results_of_a_device_follow_one_another_from_the_beginning_on():
+    found = rows([result("CPU 0", 30), result("CPU 0", 10)])
+    assert found == [("CPU 0", 0, 10, False), ("CPU 0", 10, 30, False)]
+
+
+def test_each_device_has_a_row_of_its_own_and_others_have_none():
+    results = [result("CPU 0", 10), result("CPU 1", 15), result("CPU 2", 20)]
+    assert rows(results, devices=("CPU 0", "CPU 1")) == [
+        ("CPU 0", 0, 10, False),
+        ("CPU 1", 0, 15, False),
+    ]
+
+
+def test_a_copy_starts_when_it_was_asked_for_and_its_array_was_ready():
+    copies = [result("CPU 0", 50, source_ready=20), result("CPU 0", 90, source_ready=55)]
+    calls = [asked(30, 31), asked(40, 41)]
+    assert rows(copies, *calls) == [("CPU 0", 30, 50, True), ("CPU 0", 55, 90, True)]
+
+
+def test_a_copy_that_nobody_saw_become_ready_is_drawn_as_its_call():
+    copy = result("CPU 0", 200, seen=False, source_ready=0)
+    assert rows([copy], asked(30, 45)) == [("CPU 0", 30, 45, True)]
+
+
+def test_where_not_each_copy_has_its_call_none_is_believed():
+    copies = [result("CPU 0", 50, source_ready=20)]
+    assert rows(copies, asked(30, 31), asked(35, 36)) == [("CPU 0", 20, 50, True)]
+
+
+def test_nothing_ends_before_it_starts():
+    assert rows([result("CPU 0", 10, source_ready=0)], asked(30, 31)) == [("CPU 0", 10, 10, True)]
+
+
+# --- Recorded ---------------------------------------------------------------------------------
+
+
+def test_copies_to_another_cpu_device_are_seen_by_watching():
+    def copied_work():
+        results = [work(FIRST, 2000) for _ in range(4)]
+        return [(result, jax.device_put(result, cpu(1))) for result in results]
+
+    jax.block_until_ready(copied_work())
+    result, run = record_trace(copied_work)
+    assert run.rows == (PYTHON, "CPU 0", "CPU 1")
+    assert run.watched == {"CPU 1"}
+    assert run.source.endswith("; CPU 1 from watching when results were ready")
+    assert all((of == copy).all() for of, copy in jax.device_get(result))
+
+    sources, copies = run.programs.row("CPU 0"), run.row("CPU 1")
+    assert names(copies, "memory copy") == ["device_put"] * 4
+    assert all(of.end <= copy.start for of, copy in zip(sources, copies, strict=True))
+    assert all(one.end <= other.start for one, other in itertools.pairwise(copies))
+
+
+def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
+    def function():
+        source = jax.block_until_ready(work(FIRST))
+        jax.block_until_ready(work(FIRST))
+        copy = jax.device_put(source, cpu(1))
+        jax.block_until_ready(work(FIRST))
+        return source, copy
+
+    _, run = record_trace(function)
+    (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
+    (copy,) = run.row("CPU 1")
+    _, before, _ = run.programs.row("CPU 0")
+    assert before.end < asked.start == copy.start
+
+
+def test_a_copy_that_outlasts_the_function_starts_when_python_asks_for_it():
+    large = jax.block_until_ready(jax.device_put(jnp.ones((2000, 2000)), cpu(0)))
+    _, run = record_trace(lambda: (large, jax.device_put(large, cpu(1))))
+    (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
+    (copy,) = run.row("CPU 1")
+    assert copy.start == asked.start
+
+
+def test_a_copy_that_the_function_itself_waits_for_is_drawn_as_the_call_that_asked_for_it():
+    def function():
+        source = work(FIRST, 2000)
+        copy = jax.device_put(source, cpu(1))
+        return jax.block_until_ready((source, copy))
+
+    jax.block_until_ready(function())
+    _, run = record_trace(function)
+    (copy,) = run.row("CPU 1")
+    (asked,) = [event for event in run.row(PYTHON) if event.program == "device_put"]
+    assert (copy.start, copy.end) == (asked.start, asked.end)
+
+
+def test_a_result_that_was_donated_away_is_no_problem():
+    add = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def function():
+        result = work(FIRST)
+        return result, add(result)
+
+    jax.block_until_ready(function()[1])
+    (gone, kept), run = record_trace(function)
+    assert gone.is_deleted()
+    assert kept.is_ready()
+    assert len(run.programs.row("CPU 0")) == 2
+
+
+def test_without_a_reader_in_jax_all_devices_are_watched(monkeypatch):
+    monkeypatch.delattr(jax.profiler, "ProfileData")
+    _, run = record_trace(lambda: ((work(FIRST), work(FIRST)), work(SECOND)))
+    assert run.rows == ("CPU 0", "CPU 1")
+    assert run.source == "from watching when results were ready"
+    first, second = run.row("CPU 0")
+    assert [first.program, second.program] == ["result", "result"]  # Neither is a copy.
+    assert 0 == first.start < first.end <= second.start
+
+
+# --- Reading a trace ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def read(tmp_path):
+    """A function that writes a trace, of planes or of lines of the CPU's, and reads it back."""
+
+    def read(planes=None, **cpu):
+        planes = planes or {"/host:CPU": cpu}
+        (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
+        return read_trace(tmp_path)
+
+    return read
+
+
+def test_the_streams_of_a_gpu_become_a_row_for_its_programs_and_one_for_each_way_to_copy(read):
+    run = read(
+        {
+            "/device:GPU:0": {
+                COMPUTE: [on_gpu("f", "dot", 100, 200)],
+                TO_HOST: [("MemcpyD2H", 210, 260, {})],
+                FROM_HOST: [("MemcpyH2D", 50, 90, {})],
+            },
+            "/device:GPU:1": {COMPUTE: [on_gpu("g", "dot", 150, 250)]},
+        }
+    )
+    assert run.rows == ("GPU 0", "GPU 0 from host", "GPU 0 to host", "GPU 1")
+    (of_f,) = run.row("GPU 0")
+    assert (of_f.program, of_f.operator, of_f.start, of_f.duration) == ("f", "dot", 50, 100)
+    assert spans(run.row("GPU 0 from host")) == [("MemcpyH2D", 0, 40)]
+    assert spans(run.row("GPU 0 to host")) == [("MemcpyD2H", 160, 210)]
+    assert spans(run.row("GPU 1")) == [("g", 100, 200)]
+    assert run.source == "from JAX's profiler"
+
+
+def test_runs_on_a_gpu_begin_with_the_first_operator_again_or_with_another_program(read):
+    operators = [("f", "a"), ("f", "b"), ("f", "a"), ("f", "b"), ("g", "a"), ("g", "a"), ("f", "a")]
+    events = [on_gpu(*of, 10 * n, 10 * n + 5) for n, of in enumerate(operators)]
+    run = read({"/device:GPU:0": {COMPUTE: events}})
+    assert spans(run.programs.row("GPU 0")) == [
+        ("f", 0, 15),
+        ("f", 20, 35),
+        ("g", 40, 45),
+        ("g", 50, 55),
+        ("f", 60, 65),
+    ]
+
+
+def test_a_copy_beside_a_program_of_a_gpu_does_not_cut_it_in_two(read):
+    operators = [on_gpu("f", name, start, start + 8) for name, start in (("a", 0), ("b", 10))]
+    again = [on_gpu("f", name, start, start + 8) for name, start in (("a", 20), ("b", 30))]
+    copy = ("MemcpyD2H", 5, 25, {})
+    run = read({"/device:GPU:0": {COMPUTE: operators + again, TO_HOST: [copy]}})
+    assert spans(run.programs.row("GPU 0")) == [("f", 0, 18), ("f", 20, 38)]
+
+
+def test_a_line_that_repeats_what_the_streams_did_is_not_counted_again(read):
+    operators = [on_gpu("f", "a", 0, 10)]
+    run = read({"/device:GPU:0": {COMPUTE: operators, "XLA Ops": operators, "XLA Modules": []}})
+    assert len(run.events) == 1
+
+
+def test_two_cpu_devices_that_share_the_number_of_a_run_have_a_row_each(read):
+    run = read(
+        first=[on_cpu(0, "f", "dot", 0, 10), on_cpu(0, "f", "tanh", 10, 15)],
+        second=[on_cpu(1, "g", "dot", 5, 25), on_cpu(1, "g", "dot", 30, 40, 8)],
+    )
+    assert run.rows == ("CPU 0", "CPU 1")
+    assert spans(run.programs.row("CPU 0")) == [("f", 0, 15)]
+    assert spans(run.programs.row("CPU 1")) == [("g", 5, 25), ("g", 30, 40)]
+
+
+def test_a_program_that_waits_for_other_threads_is_still_under_way(read):
+    waiting = {"device_ordinal": 0, "run_id": 7}
+    name = "ThunkExecutor::Execute (wait for completion)"
+    run = read(worker=[(name, 10, 90, waiting), on_cpu(0, "f", "dot", 0, 10)])
+    assert spans(run.programs.events) == [("f", 0, 90)]
+
+
+def test_markers_and_the_waits_of_unknown_runs_are_no_work(read):
+    end, *of = on_cpu(0, "f", "dot", 20, 30)
+    run = read(
+        worker=[
+            on_cpu(0, "f", "dot", 0, 10),
+            (f"end: {end}", *of),
+            ("ThreadpoolListener::StartRegion", *of),
+            ("wait for completion", 40, 50, {"device_ordinal": 0, "run_id": 99}),
+        ]
+    )
+    assert spans(run.events) == [("f", 0, 10)]
+
+
+def test_python_s_row_shows_the_outermost_calls_only(read):
+    run = read(
+        python=[
+            ("PjitFunction(outer)", 0, 50, {}),
+            ("PjitFunction(outer)", 1, 49, {}),
+            ("PjitFunction(inner)", 10, 20, {}),
+            ("DevicePutWithSharding", 60, 70, {}),
+            ("d2lpar.wait", 80, 120, {}),
+            ("ParseArguments", 130, 140, {}),
+        ],
+        worker=[on_cpu(0, "outer", "dot", 40, 100)],
+    )
+    calls = [(event.program, event.operator, event.start, event.end) for event in run.row(PYTHON)]
+    assert calls == [
+        ("outer", "dispatch", 0, 50),
+        ("device_put", "dispatch", 60, 70),
+        ("block", "wait", 80, 120),
+    ]
+
+
+def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbered(read):
+    run = read(
+        helper=[("PjitFunction(g)", 130, 140, {})],
+        watcher=[("d2lpar.wait", 110, 190, {})],
+        python=[("PjitFunction(f)", 110, 120, {}), ("d2lpar.record_trace", 100, 200, {})],
+        worker=[on_cpu(0, "f", "dot", 120, 150)],
+    )
+    assert set(run.rows) == {"Python", "Python 2", "CPU 0"}
+    assert spans(run.row("Python")) == [("f", 10, 20)]
+    assert spans(run.row("Python 2")) == [("g", 30, 40)]
+
+
+def test_what_began_before_or_after_the_recorded_call_is_left_out(read):
+    work = [on_cpu(0, "f", "dot", start, start + 5, start) for start in (90, 100, 150, 200)]
+    run = read(python=[("d2lpar.record_trace", 100, 200, {})], worker=work)
+    assert spans(run.events) == [("f", 0, 5), ("f", 50, 55)]
