@@ -252,10 +252,6 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
 # --- When results become ready ------------------------------------------------------------------
 
 
-def names(events, operator):
-    return [event.program for event in events if event.operator == operator]
-
-
 # --- Made by hand, in nanoseconds -------------------------------------------------------------
 
 

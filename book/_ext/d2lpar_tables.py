@@ -9,9 +9,9 @@ from itertools import chain
 import d2lpar_runs as runs
 from docutils import nodes
 
+from d2lpar._format import format_value
 from d2lpar.book.claims import VERDICTS
 from d2lpar.book.originals import EXPERIMENTS, judge
-from d2lpar._format import format_value
 
 SUPPORTS = {"holds": "yes", "fails": "no", "inconclusive": "undecided"}
 """How the verdict on an experiment reads: whether its numbers support what is claimed."""
