@@ -25,6 +25,23 @@ SCHEMA = 1
 """The version of the file's layout; it grows with each change that a reader must know of."""
 
 
+def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
+    """Return what an executed notebook has displayed under one MIME type, in its order.
+
+    Args:
+        notebook: As `nbformat` or `json` reads it from its file.
+        mime_type: Of which outputs.
+
+    Example:
+        >>> shown = {"output_type": "display_data", "data": {"text/plain": "3", MIME_TYPE: {}}}
+        >>> outputs_of({"cells": [{"outputs": [shown]}, {"source": "prose"}]}, MIME_TYPE)
+        [{}]
+    """
+    outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
+    shown = (output.get("data", {}) for output in outputs)  # What was printed has none.
+    return [data[mime_type] for data in shown if mime_type in data]
+
+
 @dataclass(frozen=True)
 class Kept:
     """What one run of an experiment has measured.
