@@ -1,9 +1,9 @@
 """Gather what shows that the claims of the book are sound: `make evidence`.
 
 Without --repeats, each claim is tested with its cause and without it, and each page on one core
-that counts as eight devices; a claim that survives the removal of its cause is a defect. What is
-kept in book/evidence/causes.json and is not too old is not run again. With --repeats, the claims
-are tested again and again, to see how often all of them hold and how far they are from failing.
+that counts as eight devices; a claim that survives the removal of its cause is a defect. With
+--repeats, the pages run again and again, to see how often all claims hold and how far they are from
+failing.
 """
 
 import argparse
@@ -40,7 +40,6 @@ def at_least(least: int):
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--force", action="store_true", help="run also what is not too old")
     parser.add_argument("--repeats", type=at_least(1), help="how many runs of each page")
     for name, least, what in (
         ("--load", 0, "busy processes beside the repeats"),
@@ -48,13 +47,10 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         ("--devices", 1, "CPU devices for them, if not as many as the pages ask for"),
     ):
         parser.add_argument(name, type=at_least(least), help=what)
-    parser.add_argument("--file", type=Path, help="where to keep it, if not in book/evidence")
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     asked = parser.parse_args(given)
     if not asked.repeats and {asked.load, asked.cores, asked.devices} != {None}:
         parser.error("load, cores and devices are for repeats: say how many, too")
-    if asked.repeats and asked.force:
-        parser.error("repeats are never made anew: they are counted")
     return asked
 
 
@@ -69,13 +65,12 @@ def main() -> None:
                 "cores": asked.cores or usable_cores(),
                 "devices": asked.devices or 0,
             }
-            repeats.main(pages, condition, asked.repeats, asked.file or repeats.FILE)
+            repeats.main(pages, condition, asked.repeats)
             return
-        wrong = causes.gather(pages, notebooks(), asked.file or causes.FILE, force=asked.force)
+        wrong = causes.gather(pages)
     except ValueError as error:  # A key that is missing, or the like.
         sys.exit(f"{error}")
     except KeyboardInterrupt:
-        print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)
     if wrong:
         sys.exit("\n".join(["This is not as it should be:", *wrong]))
