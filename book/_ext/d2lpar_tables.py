@@ -69,7 +69,8 @@ def names_of(claim):
 
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    kept, rows = runs.causes(app)["claims"], []
+    pages, rows = runs.causes(app)["pages"].values(), []
+    kept = {key: found for page in pages for key, found in page["claims"].items()}
     for claim in chain(*runs.this_build(app).claims.values()):
         found = kept.get(claim.key, {})
         with_it, without = (tested(found.get(side)) for side in ("with", "without"))
@@ -77,14 +78,18 @@ def causes_table(app, docname, _):
         sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
         rows.append((sentence, with_it, taken, without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    sides = [
-        found[side] for found in kept.values() for side in ("with", "without") if side in found
-    ]
-    where = "; ".join(sorted({f"{side['machine']}, {side['date']}" for side in sides}))
+    where = {f"{page['machine']}, {page['date']}, {at_commit(page['commit'])}" for page in pages}
     return [
-        nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."),
+        nodes.paragraph(text=f"Tested on {'; '.join(sorted(where)) or 'no machine yet'}."),
         table("causes", header, rows),
     ]
+
+
+def at_commit(commit):
+    """Return of which commit evidence is, in words."""
+    if commit.endswith("-dirty"):
+        return f"commit {commit.removesuffix('-dirty')} with changes that are not committed"
+    return f"commit {commit}"
 
 
 def tested(side):
@@ -104,7 +109,7 @@ def conditions_table(app, docname, _):
     kept, rows = runs.causes(app)["pages"], []
     for page in runs.this_build(app).claims:
         name = page.removeprefix("book/")
-        for condition, found in kept.get(name, {}).items():
+        for condition, found in kept.get(name, {"conditions": {}})["conditions"].items():
             claims = Counter(short(verdict) for verdict in found["claims"].values())
             exercises = Counter(found["exercises"].values())
             counts = map(in_words, (claims, exercises))
