@@ -103,10 +103,14 @@ def tested(
         if side == "with" and tries == 1:
             notebook = built(page)
         else:
-            notebook = run_notebook(page, intervention, strict=False, timeout=900)
+            # Without its cause a claim may leave nothing that the cells of others can go on with.
+            notebook = run_notebook(
+                page, intervention, strict=False, allow_errors=bool(intervention), timeout=900
+            )
         made = {c.key: c for c in map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))}
         if missing := ", ".join(key for key in keys if key not in made):
-            raise RuntimeError(f"the run {side} the cause never came to {missing}")
+            errors = "; ".join(errors_in(notebook))
+            raise RuntimeError(f"the run {side} the cause never came to {missing} ({errors})")
         for key in keys:
             if key not in found or complaint(side, key, found[key]):
                 found[key] = shown(made[key]) | {"tries": tries}
@@ -116,6 +120,14 @@ def tested(
         if not any(complaint(side, key, found[key]) for key in keys):
             break
     return found
+
+
+def errors_in(notebook: Mapping) -> Iterator[str]:
+    """Yield the errors that ended cells of a notebook."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                yield f"{output['ename']}: {output['evalue']}"
 
 
 def shown(claim: Claim) -> dict:

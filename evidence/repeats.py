@@ -24,6 +24,7 @@ from d2lpar.book.results import outputs_of, write_whole
 
 FILE = ROOT / "book" / "evidence" / "repeats.csv"
 COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
+SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
 # --- Running ----------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
         " to ".join(dict.fromkeys([days[0], days[-1]])),
         ", ".join(f"`{commit}`" for commit in sorted({row["commit"] for row in rows})),
         " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))),
-        f"{missing} pages have not run" if missing else f"{math.prod(rates):.0%}",
+        f"pages that have not run: {missing}" if missing else f"{math.prod(rates):.0%}",
     ]
 
 
@@ -185,7 +186,7 @@ def sigmas(runs: Iterable[list[float]]) -> str:
         least = min(least, median / spread if spread else math.copysign(math.inf, median))
     if least == math.inf:
         return "exact"
-    return "over 1000 σ" if least > 1000 else f"{least:.1f} σ"
+    return f"over 1000 {SIGMA}" if least > 1000 else f"{least:.1f} {SIGMA}"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

@@ -125,11 +125,13 @@ def run_notebook(
     intervention: Intervention | None = None,
     *,
     strict: bool = True,
+    allow_errors: bool = False,
     timeout: int = 300,
     environment: Mapping[str, str] | None = None,
 ) -> nbformat.NotebookNode:
     """Execute a notebook in a fresh process and return it without its prose.
 
+    Where errors are allowed, a cell that fails has one among its outputs, and the next one runs.
     What is in `environment` is added to the variables that the process inherits.
     """
     notebook = read(path)
@@ -137,7 +139,9 @@ def run_notebook(
         intervention.apply_to(notebook)
     # Or each kernel warns that what is said on this machine is not encrypted.
     quiet = ["--IPKernelApp.log_level=ERROR"]
-    client = NotebookClient(notebook, timeout=timeout, extra_arguments=quiet)
+    client = NotebookClient(
+        notebook, timeout=timeout, allow_errors=allow_errors, extra_arguments=quiet
+    )
     variables = os.environ | {"D2LPAR_STRICT": str(int(strict))} | (environment or {})
     try:
         client.execute(env=variables)
