@@ -10,6 +10,7 @@ runs are over, with the commit that they are of; what was there of other pages s
 """
 
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -134,14 +135,15 @@ def shown(claim: Claim) -> dict:
     """Return what the book tells of a claim that was tested.
 
     Its margin is how far the comparison that is nearest to failing is from its bound, in units of
-    the bound; below 0 it fails.
+    the bound; below 0 it fails. There is none if nothing was measured, or too little.
     """
-    margins = [] if claim.needs else [predicate.clearance() for predicate in claim.predicates]
+    predicates = () if claim.needs else claim.predicates
+    margin = min((predicate.clearance() for predicate in predicates), default=math.nan)
     return {
         "verdict": claim.verdict,
         "needs": claim.needs,
-        "measured": [] if claim.needs else list(map(str, claim.predicates)),
-        "margin": round(min(margins), 4) if margins else None,
+        "measured": list(map(str, predicates)),
+        "margin": round(margin, 4) if math.isfinite(margin) else None,
     }
 
 

@@ -23,7 +23,9 @@ def main() -> None:
     for notebook in notebooks():
         page = notebook.relative_to(ROOT).with_suffix("").as_posix()
         print(f"{page} ...")
-        pages[page] = run_notebook(notebook, strict=False, timeout=900)
+        executed = run_notebook(notebook, strict=False, timeout=900)
+        outputs = (output for cell in executed.cells for output in cell.outputs)
+        pages[page] = [output.get("data", {}) for output in outputs]
     path = ROOT / "book" / "results" / f"{name}.json"
     results = collect(name, pages, commit=state, load=load)
     save(results, path)

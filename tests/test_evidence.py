@@ -201,6 +201,12 @@ def test_a_claim_that_a_run_never_came_to_is_told_of_with_the_error_that_kept_it
     assert wrong.endswith("never came to x1-gpu, x2 (IndexError: out of range)")
 
 
+def test_of_a_few_samples_there_is_no_margin_which_json_could_not_say():
+    few, fewer = Quantity("few", (1.0, 2.0)), Quantity("fewer", (1.0,))
+    shown = causes.shown(Claim("A claim.", (few > fewer,)))
+    assert (shown["verdict"], shown["margin"]) == ("inconclusive", None)
+
+
 # --- What is a defect -------------------------------------------------------------------------
 
 

@@ -1,6 +1,6 @@
 """Tables of what this build and other machines have measured, for Sphinx."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -78,18 +78,20 @@ def causes_table(app, docname, _):
         sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
         rows.append((sentence, with_it, taken, without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    where = {f"{page['machine']}, {page['date']}, {at_commit(page['commit'])}" for page in pages}
     return [
-        nodes.paragraph(text=f"Tested on {'; '.join(sorted(where)) or 'no machine yet'}."),
+        nodes.paragraph(text=f"Tested on {tested_on(pages) or 'no machine yet'}."),
         table("causes", header, rows),
     ]
 
 
-def at_commit(commit):
-    """Return of which commit evidence is, in words."""
-    if commit.endswith("-dirty"):
-        return f"commit {commit.removesuffix('-dirty')} with changes that are not committed"
-    return f"commit {commit}"
+def tested_on(pages):
+    """Return on which machines pages were tested, when, and at which commits, in words."""
+    found = defaultdict(set)
+    for page in pages:
+        commit, dirty, _ = page["commit"].partition("-dirty")
+        changes = " with changes that are not committed" if dirty else ""
+        found[page["machine"]].add(f"{page['date']} at commit {commit}{changes}")
+    return "; ".join(f"{machine}: {', '.join(sorted(when))}" for machine, when in found.items())
 
 
 def tested(side):
