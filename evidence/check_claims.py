@@ -26,30 +26,26 @@ def page_named(name: str) -> Path:
     raise argparse.ArgumentTypeError(f"there is no page {name!r}; there are {', '.join(pages)}")
 
 
-def at_least(least: int):
-    """Return what reads a whole number from the command line."""
-
-    def whole_number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"it must be at least {least}, found {text}")
-        return int(text)
-
-    return whole_number
+def count(text: str) -> int:
+    """Return a number from the command line; 0 stands for what is usual."""
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"it must not be negative, found {text}")
+    return int(text)
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=at_least(1), help="how many runs of each page")
-    for name, least, what in (
-        ("--load", 0, "busy processes beside the repeats"),
-        ("--cores", 1, "cores for them, if not all"),
-        ("--devices", 1, "CPU devices for them, if not as many as the pages ask for"),
+    for name, what in (
+        ("--repeats", "how many runs of each page"),
+        ("--load", "busy processes beside the repeats"),
+        ("--cores", "cores for them, if not all"),
+        ("--devices", "CPU devices for them, if not as many as the pages ask for"),
     ):
-        parser.add_argument(name, type=at_least(least), help=what)
+        parser.add_argument(name, type=count, default=0, help=what)
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     asked = parser.parse_args(given)
-    if not asked.repeats and {asked.load, asked.cores, asked.devices} != {None}:
+    if not asked.repeats and (asked.load or asked.cores or asked.devices):
         parser.error("load, cores and devices are for repeats: say how many, too")
     return asked
 
@@ -60,11 +56,8 @@ def main() -> None:
     pages = asked.pages or notebooks()
     try:
         if asked.repeats:
-            condition = {
-                "load": asked.load or 0,
-                "cores": asked.cores or usable_cores(),
-                "devices": asked.devices or 0,
-            }
+            cores = asked.cores or usable_cores()
+            condition = {"load": asked.load, "cores": cores, "devices": asked.devices}
             repeats.main(pages, condition, asked.repeats)
             return
         wrong = causes.gather(pages)

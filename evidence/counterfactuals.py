@@ -1,336 +1,306 @@
 """What makes each claim of the book true, and how to take it away: a row for each claim.
 
-A page maps to its runs, and a run to the claims that it tests, each with what takes its cause away.
-Edits of cells share a run if none changes a cell that another claim of the run needs, directly or
-through what the cell makes for later ones: then each claim is tested as if it were alone. In doubt
-a claim gets a run of its own, which costs half a minute. What is switched off for a whole page, as
-asynchronous dispatch is, is one run for all claims with that cause, and shares it with no edit.
+How it works. A page runs as a whole, and one run takes away what it can of the causes on its page.
+What is switched off everywhere, such as asynchronous dispatch, is one run for all claims with that
+cause. Edits of cells share another run, as long as each claim is tested as if it were alone: an
+edit that changes a cell that another of these claims needs, directly or through what the cell makes
+for later ones, is marked `alone` and has a run of its own. In doubt mark it; that costs half a
+minute.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, read
 
-CAUSES: dict[str, list[dict[str, Intervention]]] = {
-    "asynchronous-computation": [
-        {
-            "loop-leaves-device-idle": Intervention(
-                "the wait for the disk",
-                edits={"    time.sleep(1.5 * step_time)  # The disk.\n": ""},
-            ),
-            "one-call-for-many": Intervention(
-                "the one call",
-                edits={
-                    '"one call with a scan": lambda: one_call(x),': (
-                        '"one call with a scan": lambda: thousand_calls(x, False),'
-                    )
-                },
-            ),
-            "window-of-a-few": Intervention(
-                "the room for more than one call",
-                edits={"with_window(4)": "with_window(1)"},
-            ),
-            "donation-saves-memory": Intervention(
-                "the donation",
-                edits={"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"},
-            ),
-        },
-        dict.fromkeys(
-            [
-                "clock-stops-early",
-                "asked-before-done",
-                "who-needs-a-value-waits",
-                "error-at-the-barrier",
-                "three-durations",
-                "no-operations-in-the-call",
-                "limit-in-flight",
-                "host-batches-pile-up",
-            ],
-            SYNCHRONOUS,
+CAUSES = {
+    "asynchronous-computation": {
+        "loop-leaves-device-idle": Intervention(
+            "the wait for the disk",
+            edits={"    time.sleep(1.5 * step_time)  # The disk.\n": ""},
         ),
-        {
-            "loop-mended": Intervention(
-                "reading ahead, and reading the loss later",
-                edits={
-                    "            losses.append(loss)\n    return": (
-                        "            losses.append(float(loss))\n    return"
-                    ),
-                    "mended_loop(read_ahead(), max_in_flight=3)": (
-                        "mended_loop(map(read_batch, range(steps)), max_in_flight=3)"
-                    ),
-                },
-            ),
-        },
-    ],
-    "automatic-parallelism": [
-        {
-            "two-devices-train-faster": Intervention(
-                "cutting the batch (each device takes all of it)",
-                edits={
-                    'by_rows = NamedSharding(mesh, PartitionSpec("data"))': (
-                        "by_rows = NamedSharding(mesh, PartitionSpec())"
-                    )
-                },
-            ),
-        },
-        dict.fromkeys(
-            [
-                "fork-speed-up",
-                "chains-overlap",
-                "cpu-and-gpu-overlap",
-                "copies-behind-computing",
-                "update-beside-backward",
-            ],
-            BARRIERS,
+        "clock-stops-early": SYNCHRONOUS,
+        "asked-before-done": SYNCHRONOUS,
+        "who-needs-a-value-waits": SYNCHRONOUS,
+        "error-at-the-barrier": SYNCHRONOUS,
+        "three-durations": SYNCHRONOUS,
+        "one-call-for-many": Intervention(
+            "the one call",
+            edits={
+                '"one call with a scan": lambda: one_call(x),': (
+                    '"one call with a scan": lambda: thousand_calls(x, False),'
+                )
+            },
         ),
-        {
-            "large-products-do-not-overlap": Intervention(
-                "work that takes every core (chains instead)",
-                edits={
-                    "    return x @ x\n": (
-                        "    from d2lpar.book.workloads import chain\n"
-                        "    return chain(x[:64, :64], 1000)\n"
-                    ),
-                    # Chains overlap only while two cores are free.
-                    "until=lambda pair: pair.score < 2 / 3\n": (
-                        "until=lambda pair: pair.score < 2 / 3, control=free_cores(2)\n"
-                    ),
-                    'only one",\n    needs=needs_two_devices,': (
-                        'only one",\n    needs=needs_two_devices or product_times.missing,'
-                    ),
-                },
-            ),
-            "small-minibatches-do-not-pay": Intervention(
-                "the smallness",
-                edits={"    steps(64), until=": "    steps(examples), until="},
-            ),
-        },
-        {
-            "gpu-to-cpu-holds-python": Intervention(
-                "the other client (a copy to pinned memory instead)",
-                edits={"way.held for way in found[:1]": "way.held for way in found[-1:]"},
-            ),
-            "training-by-hand-agrees": Intervention(
-                "the gradient of the other accelerator",
-                edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
-            ),
-        },
-        {
-            "gpu-copies-hide": Intervention(
-                "asking for a copy before its product is done",
-                edits={
-                    "measure_ways(lambda index: product(x))": (
-                        "measure_ways(lambda index: block(product(x)))"
-                    )
-                },
-            ),
-        },
-    ],
-    "measuring-asynchronous-code": [
-        dict.fromkeys(["unwaited-clock", "memory-at-the-peak"], SYNCHRONOUS),
-        {
-            "committed-compiles-anew": Intervention(
-                "the array that is not committed",
-                edits={"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
-            ),
-            "instrument-in-the-interval": Intervention(
-                "counting before the clock stops",
-                edits={
-                    "        if counting:\n": (
-                        "        seconds.append(time.perf_counter() - start)\n"
-                        "        if counting:\n"
-                    ),
-                    "in pending))\n        seconds.append(time.perf_counter() - start)\n": (
-                        "in pending))\n"
-                    ),
-                },
-            ),
-        },
-        {
-            "equal-work-removed": Intervention(
-                "the equality of the products",
-                edits={
-                    "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
-                },
-            ),
-            "five-pairs-undecided": Intervention(
-                "comparing a function with itself",
-                edits={
-                    "version_b = version_a  # They are the same.": (
-                        "version_b = jax.jit(lambda x: jnp.tanh(x @ x @ x))"
-                    )
-                },
-            ),
-            "drift-fools": Intervention(
-                "taking turns",
-                edits={
-                    'in_turn = compare({"A": same, "B": same})': (
-                        'in_turn = {"A": measure(same), "B": measure(same)}'
-                    ),
-                },
-            ),
-            "other-memory-breaks-score": Intervention(
-                "the second kind of memory",
-                edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
-            ),
-        },
-        {
-            "peeking-finds-winners": Intervention(
-                "looking more than once",
-                edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
-            ),
-        },
-    ],
-    "in-your-own-code": [
-        {
-            "watch-finds-the-line": Intervention(
-                "reading the loss in each turn",
-                edits={"mean += (float(loss) - mean)": "mean += (loss - mean)"},
-            ),
-            "scan-small-steps": Intervention(
-                "the one call",
-                edits={'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
-            ),
-        },
-        {
-            "log-later": Intervention(
-                "the steps in between",
-                edits={"with later(log, lag=2)": "with later(log, lag=0)"},
-            ),
-            "read-before-waiting": Intervention(
-                "the batches in hand",
-                edits={
-                    "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
-                    "        if not float(loss) < limit:\n            break\n": (
-                        "        if not float(loss) < limit:\n            break\n"
-                        "        ready.extend(islice(batches, 1))\n"
-                    ),
-                    "for batch in prefetch(map(read, range(steps))):\n"
+        "no-operations-in-the-call": SYNCHRONOUS,
+        "limit-in-flight": SYNCHRONOUS,
+        "host-batches-pile-up": SYNCHRONOUS,
+        "window-of-a-few": Intervention(
+            "the room for more than one call",
+            edits={"with_window(4)": "with_window(1)"},
+        ),
+        "donation-saves-memory": Intervention(
+            "the donation",
+            edits={"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"},
+        ),
+        "loop-mended": Intervention(
+            "reading ahead, and reading the loss later",
+            edits={
+                "            losses.append(loss)\n    return": (
+                    "            losses.append(float(loss))\n    return"
+                ),
+                "mended_loop(read_ahead(), max_in_flight=3)": (
+                    "mended_loop(map(read_batch, range(steps)), max_in_flight=3)"
+                ),
+            },
+            alone=True,
+        ),
+    },
+    "automatic-parallelism": {
+        "two-devices-train-faster": Intervention(
+            "cutting the batch (each device takes all of it)",
+            edits={
+                'by_rows = NamedSharding(mesh, PartitionSpec("data"))': (
+                    "by_rows = NamedSharding(mesh, PartitionSpec())"
+                )
+            },
+            alone=True,
+        ),
+        "fork-speed-up": BARRIERS,
+        "chains-overlap": BARRIERS,
+        "large-products-do-not-overlap": Intervention(
+            "work that takes every core (chains instead)",
+            edits={
+                "    return x @ x\n": (
+                    "    from d2lpar.book.workloads import chain\n"
+                    "    return chain(x[:64, :64], 1000)\n"
+                ),
+                # Chains overlap only while two cores are free.
+                "until=lambda pair: pair.score < 2 / 3\n": (
+                    "until=lambda pair: pair.score < 2 / 3, control=free_cores(2)\n"
+                ),
+                'only one",\n    needs=needs_two_devices,': (
+                    'only one",\n    needs=needs_two_devices or product_times.missing,'
+                ),
+            },
+            alone=True,
+        ),
+        "cpu-and-gpu-overlap": BARRIERS,
+        "copies-behind-computing": BARRIERS,
+        "gpu-to-cpu-holds-python": Intervention(
+            "the other client (a copy to pinned memory instead)",
+            edits={"way.held for way in found[:1]": "way.held for way in found[-1:]"},
+            alone=True,
+        ),
+        "gpu-copies-hide": Intervention(
+            "asking for a copy before its product is done",
+            edits={
+                "measure_ways(lambda index: product(x))": (
+                    "measure_ways(lambda index: block(product(x)))"
+                )
+            },
+            alone=True,
+        ),
+        "update-beside-backward": BARRIERS,
+        "training-by-hand-agrees": Intervention(
+            "the gradient of the other accelerator",
+            edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
+        ),
+        "small-minibatches-do-not-pay": Intervention(
+            "the smallness",
+            edits={"    steps(64), until=": "    steps(examples), until="},
+        ),
+    },
+    "measuring-asynchronous-code": {
+        "unwaited-clock": SYNCHRONOUS,
+        "committed-compiles-anew": Intervention(
+            "the array that is not committed",
+            edits={"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
+            alone=True,
+        ),
+        "equal-work-removed": Intervention(
+            "the equality of the products",
+            edits={
+                "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
+            },
+        ),
+        "instrument-in-the-interval": Intervention(
+            "counting before the clock stops",
+            edits={
+                "        if counting:\n": (
+                    "        seconds.append(time.perf_counter() - start)\n        if counting:\n"
+                ),
+                "in pending))\n        seconds.append(time.perf_counter() - start)\n": (
+                    "in pending))\n"
+                ),
+            },
+            alone=True,
+        ),
+        "five-pairs-undecided": Intervention(
+            "comparing a function with itself",
+            edits={
+                "version_b = version_a  # They are the same.": (
+                    "version_b = jax.jit(lambda x: jnp.tanh(x @ x @ x))"
+                )
+            },
+            alone=True,
+        ),
+        "drift-fools": Intervention(
+            "taking turns",
+            edits={
+                'in_turn = compare({"A": same, "B": same})': (
+                    'in_turn = {"A": measure(same), "B": measure(same)}'
+                ),
+            },
+        ),
+        "peeking-finds-winners": Intervention(
+            "looking more than once",
+            edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
+        ),
+        "memory-at-the-peak": SYNCHRONOUS,
+        "other-memory-breaks-score": Intervention(
+            "the second kind of memory",
+            edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
+        ),
+    },
+    "in-your-own-code": {
+        "watch-finds-the-line": Intervention(
+            "reading the loss in each turn",
+            edits={"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+            alone=True,
+        ),
+        "log-later": Intervention(
+            "the steps in between",
+            edits={"with later(log, lag=2)": "with later(log, lag=0)"},
+        ),
+        "read-before-waiting": Intervention(
+            "the batches in hand",
+            edits={
+                "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
+                "        if not float(loss) < limit:\n            break\n": (
+                    "        if not float(loss) < limit:\n            break\n"
+                    "        ready.extend(islice(batches, 1))\n"
+                ),
+                "for batch in prefetch(map(read, range(steps))):\n"
+                "        parameters, loss = train_step(parameters, batch, targets)\n"
+                "        if not": (
+                    "for batch in map(read, range(steps)):\n"
                     "        parameters, loss = train_step(parameters, batch, targets)\n"
-                    "        if not": (
-                        "for batch in map(read, range(steps)):\n"
-                        "        parameters, loss = train_step(parameters, batch, targets)\n"
-                        "        if not"
-                    ),
-                },
-            ),
-            "fill-the-last-batch": Intervention(
-                "the batch that is shorter",
-                edits={"shape = 10 * rows + 5,": "shape = 10 * rows,"},
-            ),
-            "checkpoint-in-a-thread": Intervention(
-                "the thread",
-                edits={
-                    "saving = writer.submit(save, parameters)": "save(parameters)",
-                    "        saving.result()\n    return": "    return",
-                },
-            ),
-        },
-        {
-            "watched-loop-mended": Intervention(
-                "reading ahead, and reading the loss later",
-                edits={
-                    "enumerate(prefetch(map(read, range(steps))))": (
-                        "enumerate(map(read, range(steps)))"
-                    ),
-                    "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
-                },
-            ),
-        },
-    ],
-    "solutions/asynchronous-computation": [
-        {
-            "x1-model": Intervention(
-                "going on without a barrier (and more ratios near 1, where that counts most)",
-                edits={
-                    "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
-                    '"without": lambda: loop(t1, t2, wait=False),': (
-                        '"without": lambda: loop(t1, t2, wait=True),'
-                    ),
-                },
-            ),
-            "x2-in-time": Intervention(
-                "the step ahead",
-                edits={
-                    "limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "
-                },
-            ),
-        },
-        dict.fromkeys(["x3-begun-early", "x4-second", "x5-thousand-operations"], SYNCHRONOUS),
-    ],
-    "solutions/automatic-parallelism": [
-        dict.fromkeys(["y1-overtaking"], SYNCHRONOUS),
-        {
-            "y2-vmap": Intervention(
-                "a dispatch for each",
-                edits={
-                    '"a call for each": lambda: call_for_each(xs),': (
-                        '"a call for each": lambda: at_once(stack),'
-                    )
-                },
-            ),
-            "y4-idle": Intervention(
-                "reading the loss of the step that was just asked for",
-                edits={"        float(loss)\n": ""},
-            ),
-        },
-        dict.fromkeys(["y3-copies-arrive", "y5-pipeline-speed-up"], BARRIERS),
-    ],
-    "beyond-one-machine": [
-        {
-            "each-holds-a-part": Intervention(
-                "the second process",
-                edits={"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
-            ),
-        },
-        {
-            "straggler-holds-all": Intervention(
-                "being late",
-                edits={"            time.sleep(late)\n": "            pass\n"},
-            ),
-            "few-large-messages": Intervention(
-                "the one message",
-                edits={'"one message": in_messages(1)}': '"one message": in_messages(16)}'},
-            ),
-            "when-a-second-pays": Intervention(
-                "cutting the batch (each process computes all of it)",
-                edits={"rows if alone else rows // jax.process_count()": "rows"},
-            ),
-            "killed-and-restarted": Intervention(
-                "the kill",
-                edits={"os.kill(os.getpid(), signal.SIGKILL)\n": "pass\n"},
-            ),
-        },
-        {
-            "same-losses": Intervention(
-                "rows that no other process makes",
-                edits={"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
-            ),
-        },
-    ],
-    "solutions/beyond-one-machine": [
-        {
-            "v2-one-message": Intervention(
-                "the one message",
-                edits={"for in_one in (False, True))": "for in_one in (False, False))"},
-            ),
-        },
-    ],
-    "solutions/in-your-own-code": [
-        {
-            "z1-one-later": Intervention(
-                "the queue of losses",
-                edits={"        if len(pending) > lag:\n": "        if pending:\n"},
-            ),
-        },
-        {
-            "z2-three-readers": Intervention(
-                "the other readers",
-                edits={"with ThreadPoolExecutor(readers) as": "with ThreadPoolExecutor(1) as"},
-            ),
-        },
-    ],
+                    "        if not"
+                ),
+            },
+        ),
+        "scan-small-steps": Intervention(
+            "the one call",
+            edits={'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
+        ),
+        "fill-the-last-batch": Intervention(
+            "the batch that is shorter",
+            edits={"shape = 10 * rows + 5,": "shape = 10 * rows,"},
+        ),
+        "checkpoint-in-a-thread": Intervention(
+            "the thread",
+            edits={
+                "saving = writer.submit(save, parameters)": "save(parameters)",
+                "        saving.result()\n    return": "    return",
+            },
+        ),
+        "watched-loop-mended": Intervention(
+            "reading ahead, and reading the loss later",
+            edits={
+                "enumerate(prefetch(map(read, range(steps))))": (
+                    "enumerate(map(read, range(steps)))"
+                ),
+                "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
+            },
+            alone=True,
+        ),
+    },
+    "solutions/asynchronous-computation": {
+        "x1-model": Intervention(
+            "going on without a barrier (and more ratios near 1, where that counts most)",
+            edits={
+                "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
+                '"without": lambda: loop(t1, t2, wait=False),': (
+                    '"without": lambda: loop(t1, t2, wait=True),'
+                ),
+            },
+        ),
+        "x2-in-time": Intervention(
+            "the step ahead",
+            edits={"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
+        ),
+        "x3-begun-early": SYNCHRONOUS,
+        "x4-second": SYNCHRONOUS,
+        "x5-thousand-operations": SYNCHRONOUS,
+    },
+    "solutions/automatic-parallelism": {
+        "y1-overtaking": SYNCHRONOUS,
+        "y2-vmap": Intervention(
+            "a dispatch for each",
+            edits={
+                '"a call for each": lambda: call_for_each(xs),': (
+                    '"a call for each": lambda: at_once(stack),'
+                )
+            },
+        ),
+        "y3-copies-arrive": BARRIERS,
+        "y4-idle": Intervention(
+            "reading the loss of the step that was just asked for",
+            edits={"        float(loss)\n": ""},
+        ),
+        "y5-pipeline-speed-up": BARRIERS,
+    },
+    "beyond-one-machine": {
+        "each-holds-a-part": Intervention(
+            "the second process",
+            edits={"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+            alone=True,
+        ),
+        "straggler-holds-all": Intervention(
+            "being late",
+            edits={"            time.sleep(late)\n": "            pass\n"},
+        ),
+        "few-large-messages": Intervention(
+            "the one message",
+            edits={'"one message": in_messages(1)}': '"one message": in_messages(16)}'},
+        ),
+        "when-a-second-pays": Intervention(
+            "cutting the batch (each process computes all of it)",
+            edits={"rows if alone else rows // jax.process_count()": "rows"},
+        ),
+        "same-losses": Intervention(
+            "rows that no other process makes",
+            edits={"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
+            alone=True,
+        ),
+        "killed-and-restarted": Intervention(
+            "the kill",
+            edits={
+                "                os.kill(os.getpid(), signal.SIGKILL)\n": "                pass\n"
+            },
+        ),
+    },
+    "solutions/beyond-one-machine": {
+        "v2-one-message": Intervention(
+            "the one message",
+            edits={"for in_one in (False, True))": "for in_one in (False, False))"},
+        ),
+    },
+    "solutions/in-your-own-code": {
+        "z1-one-later": Intervention(
+            "the queue of losses",
+            edits={"        if len(pending) > lag:\n": "        if pending:\n"},
+        ),
+        "z2-three-readers": Intervention(
+            "the other readers",
+            edits={
+                "with ThreadPoolExecutor(readers) as pool:": "with ThreadPoolExecutor(1) as pool:"
+            },
+            alone=True,
+        ),
+    },
 }
 
 
@@ -340,31 +310,30 @@ def about_gpus(key: str) -> bool:
 
 
 def runs_without(page: Path) -> list[dict[str, Intervention]]:
-    """Return the runs of a page that take causes away, as `CAUSES` has them.
+    """Return the runs of a page that take causes away: for each its claims, and their causes.
 
     Raises:
         ValueError: If a claim has no cause, a cause no claim, or an edit does not fit the page.
     """
-    runs, claims = CAUSES.get(name_of(page), []), claims_of(page)
-    causes = [key for run in runs for key in run]
+    causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
         raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
-    if left := ", ".join(key for key in causes if key not in claims or causes.count(key) > 1):
-        raise ValueError(
-            f"CAUSES of {__file__} names what {page} does not claim, or names it twice: {left}."
-        )
-    for run in runs:
+    if left := ", ".join(key for key in causes if key not in claims):
+        raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
+    runs: dict[str, dict[str, Intervention]] = defaultdict(dict)
+    for key, cause in causes.items():
+        runs[key if cause.alone else cause.first][key] = cause
+    for run in runs.values():
         try:
             together(run.values()).apply_to(read(page))
         except ValueError as error:
             raise ValueError(f"{page}, {', '.join(run)}: {error}") from error
-    return runs
+    return list(runs.values())
 
 
 def together(causes: Iterable[Intervention]) -> Intervention:
-    """Return what takes several causes away in one run."""
+    """Return what takes the causes of one run away."""
     causes = list(causes)
-    edits = {old: new for cause in causes for old, new in cause.edits.items()}
     names = dict.fromkeys(cause.takes_away for cause in causes)
-    first = dict.fromkeys(cause.first for cause in causes if cause.first)
-    return Intervention(", ".join(names), "\n".join(first), edits)
+    edits = {old: new for cause in causes for old, new in cause.edits.items()}
+    return Intervention(", ".join(names), causes[0].first, edits)

@@ -38,11 +38,15 @@ def name_of(page: Path) -> str:
 
 @dataclass(frozen=True)
 class Intervention:
-    """What takes a cause away: code that runs first, and other words in the code of cells."""
+    """What takes a cause away: code that runs first, and other words in the code of cells.
+
+    It is `alone` in its run if it changes what other claims of the page need.
+    """
 
     takes_away: str
     first: str = ""
     edits: Mapping[str, str] = field(default_factory=dict)
+    alone: bool = False
 
     def apply_to(self, notebook: nbformat.NotebookNode) -> None:
         """Change a notebook; what is to be replaced must stand there exactly once."""
