@@ -90,7 +90,7 @@ def built(page: Path) -> dict:
 
 
 def tested(
-    page: Path, side: str, keys: list[str], intervention: Intervention | None, say: Callable
+    page: Path, side: str, keys: list[str], intervention: Intervention | None
 ) -> dict[str, dict]:
     """Run a page until each of these claims has the verdict that is expected; three times at most.
 
@@ -116,7 +116,7 @@ def tested(
                 found[key] = shown(made[key]) | {"tries": tries}
         verdicts = Counter(found[key]["verdict"] for key in keys)
         what = f"without {intervention.takes_away}" if intervention else "with each cause"
-        say(f"  {what}: {in_words(verdicts)} ({time.monotonic() - started:.0f} s)", flush=True)
+        print(f"  {what}: {in_words(verdicts)} ({time.monotonic() - started:.0f} s)")
         if not any(complaint(side, key, found[key]) for key in keys):
             break
     return found
@@ -156,16 +156,16 @@ def in_words(verdicts: Mapping[str, int]) -> str:
 
 @dataclass(frozen=True)
 class Condition:
-    """What a whole page runs under, and what must come out."""
+    """What each page runs under as a whole, or the one that is named, and what must come out."""
 
     name: str
-    pages: Callable[[str], bool] = lambda page: True
+    page: str | None = None
     intervention: Intervention | None = None
     cores: int | None = None
     devices: int | None = None
     wrong: Callable[[str, Mapping], str] = lambda page, record: ""
 
-    def run(self, page: Path, say: Callable) -> dict:
+    def run(self, page: Path) -> dict:
         """Run a page until nothing is wrong; three times at most."""
         devices = {"JAX_NUM_CPU_DEVICES": str(self.devices)} if self.devices else {}
         for tries in range(1, TRIES + 1):
@@ -182,7 +182,7 @@ class Condition:
                 "tries": tries,
             }
             verdicts = in_words(Counter(record["claims"].values()))
-            say(f"  on {self.name}: {verdicts} ({time.monotonic() - started:.0f} s)", flush=True)
+            print(f"  on {self.name}: {verdicts} ({time.monotonic() - started:.0f} s)")
             if not self.wrong(name_of(page), record):
                 break
         return record
@@ -215,24 +215,26 @@ def _failing(record: Mapping) -> str:
     return f"does not hold: {failing}" if failing else ""
 
 
-CONDITIONS = {
-    condition.name: condition
-    for condition in (
-        Condition("one core as eight devices", cores=1, devices=8, wrong=_wrong_on_one_core),
-        Condition(
-            "one CPU device",
-            pages=lambda page: page == "automatic-parallelism",
-            intervention=ONE_DEVICE,
-            wrong=_wrong_on_one_device,
-        ),
-        Condition(
-            "CPU devices in place of GPUs",
-            pages=lambda page: page == "automatic-parallelism",
-            intervention=GPU_STAND_INS,
-            wrong=_wrong_with_stand_ins,
-        ),
-    )
-}
+CONDITIONS = [
+    Condition("one core as eight devices", cores=1, devices=8, wrong=_wrong_on_one_core),
+    Condition(
+        "one CPU device",
+        page="automatic-parallelism",
+        intervention=ONE_DEVICE,
+        wrong=_wrong_on_one_device,
+    ),
+    Condition(
+        "CPU devices in place of GPUs",
+        page="automatic-parallelism",
+        intervention=GPU_STAND_INS,
+        wrong=_wrong_with_stand_ins,
+    ),
+]
+
+
+def conditions_of(page: str) -> list[Condition]:
+    """Return what a page runs under."""
+    return [condition for condition in CONDITIONS if condition.page in (None, page)]
 
 
 # --- What is wrong ----------------------------------------------------------------------------
@@ -264,18 +266,16 @@ def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
         for side in EXPECTED:
             if wrong := complaint(side, key, sides[side]):
                 yield f"{key}, {side} its cause: {wrong}"
-    for condition in CONDITIONS.values():
-        if condition.pages(name):
-            record = conditions.get(condition.name)
-            wrong = condition.wrong(name, record) if record else "has not run"
-            if wrong:
-                yield f"{name}, on {condition.name}: {wrong}"
+    for condition in conditions_of(name):
+        record = conditions.get(condition.name)
+        if wrong := condition.wrong(name, record) if record else "has not run":
+            yield f"{name}, on {condition.name}: {wrong}"
 
 
 # --- All of it --------------------------------------------------------------------------------
 
 
-def evidence_of(page: Path, say: Callable) -> dict:
+def evidence_of(page: Path) -> dict:
     """Make all runs of a page, and return what they have shown."""
     name, runs = name_of(page), runs_without(page)
     here = {
@@ -283,30 +283,29 @@ def evidence_of(page: Path, say: Callable) -> dict:
         "date": f"{datetime.now(UTC):%Y-%m-%d}",
         "machine": where(),
     }
-    with_it = tested(page, "with", list(claims_of(page)), None, say)
+    with_it = tested(page, "with", list(claims_of(page)), None)
     without = {}
     for run in runs:
         if all(with_it[key]["verdict"] == "untestable" for key in run):
             without |= {key: with_it[key] for key in run}  # A run would only say so again.
         else:
-            without |= tested(page, "without", list(run), together(run.values()), say)
+            without |= tested(page, "without", list(run), together(run.values()))
     return here | {
         "claims": {
             key: {"takes_away": cause.takes_away, "with": with_it[key], "without": without[key]}
             for run in runs
             for key, cause in run.items()
         },
-        "conditions": {c.name: c.run(page, say) for c in CONDITIONS.values() if c.pages(name)},
+        "conditions": {c.name: c.run(page) for c in conditions_of(name)},
     }
 
 
-def gather(pages: list[Path], file: Path = FILE, say: Callable[..., None] = print) -> list[str]:
+def gather(pages: list[Path], file: Path = FILE) -> list[str]:
     """Test the claims of some pages, and keep what each page has shown when its runs are over.
 
     Args:
         pages: What to gather evidence for.
         file: Where it is kept. What it has of pages that are no more is left out.
-        say: What tells how far it is; it takes what `print` takes.
 
     Returns:
         What is wrong with the evidence for these pages now; empty if nothing is.
@@ -321,16 +320,16 @@ def gather(pages: list[Path], file: Path = FILE, say: Callable[..., None] = prin
         built(page)
     wrong, book = [], {name_of(page) for page in notebooks()}
     for number, page in enumerate(pages, 1):
-        say(f"page {number} of {len(pages)}, {name_of(page)}", flush=True)
+        print(f"page {number} of {len(pages)}, {name_of(page)}")
         try:
-            found = evidence_of(page, say)
+            found = evidence_of(page)
         except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
             why = f"{error.ename}: {error.evalue}" if hasattr(error, "ename") else str(error)
             wrong.append(f"{name_of(page)}, of which nothing new is kept: {' '.join(why.split())}")
             continue
         except KeyboardInterrupt:
             left = " ".join(map(name_of, pages[number - 1 :]))
-            say(f'\nStopped. Other pages are kept; these are left: make evidence PAGES="{left}"')
+            print(f'\nStopped. Other pages are kept; these are left: make evidence PAGES="{left}"')
             raise
         kept = evidence["pages"] | {name_of(page): found}
         evidence["pages"] = {name: kept[name] for name in kept if name in book}

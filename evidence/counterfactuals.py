@@ -17,8 +17,7 @@ from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of
 CAUSES = {
     "asynchronous-computation": {
         "loop-leaves-device-idle": Intervention(
-            "the wait for the disk",
-            edits={"    time.sleep(1.5 * step_time)  # The disk.\n": ""},
+            "the wait for the disk", {"    time.sleep(1.5 * step_time)  # The disk.\n": ""}
         ),
         "clock-stops-early": SYNCHRONOUS,
         "asked-before-done": SYNCHRONOUS,
@@ -27,7 +26,7 @@ CAUSES = {
         "three-durations": SYNCHRONOUS,
         "one-call-for-many": Intervention(
             "the one call",
-            edits={
+            {
                 '"one call with a scan": lambda: one_call(x),': (
                     '"one call with a scan": lambda: thousand_calls(x, False),'
                 )
@@ -37,16 +36,14 @@ CAUSES = {
         "limit-in-flight": SYNCHRONOUS,
         "host-batches-pile-up": SYNCHRONOUS,
         "window-of-a-few": Intervention(
-            "the room for more than one call",
-            edits={"with_window(4)": "with_window(1)"},
+            "the room for more than one call", {"with_window(4)": "with_window(1)"}
         ),
         "donation-saves-memory": Intervention(
-            "the donation",
-            edits={"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"},
+            "the donation", {"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"}
         ),
         "loop-mended": Intervention(
             "reading ahead, and reading the loss later",
-            edits={
+            {
                 "            losses.append(loss)\n    return": (
                     "            losses.append(float(loss))\n    return"
                 ),
@@ -60,7 +57,7 @@ CAUSES = {
     "automatic-parallelism": {
         "two-devices-train-faster": Intervention(
             "cutting the batch (each device takes all of it)",
-            edits={
+            {
                 'by_rows = NamedSharding(mesh, PartitionSpec("data"))': (
                     "by_rows = NamedSharding(mesh, PartitionSpec())"
                 )
@@ -71,7 +68,7 @@ CAUSES = {
         "chains-overlap": BARRIERS,
         "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
-            edits={
+            {
                 "    return x @ x\n": (
                     "    from d2lpar.book.workloads import chain\n"
                     "    return chain(x[:64, :64], 1000)\n"
@@ -90,12 +87,12 @@ CAUSES = {
         "copies-behind-computing": BARRIERS,
         "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
-            edits={"way.held for way in found[:1]": "way.held for way in found[-1:]"},
+            {"way.held for way in found[:1]": "way.held for way in found[-1:]"},
             alone=True,
         ),
         "gpu-copies-hide": Intervention(
             "asking for a copy before its product is done",
-            edits={
+            {
                 "measure_ways(lambda index: product(x))": (
                     "measure_ways(lambda index: block(product(x)))"
                 )
@@ -105,29 +102,26 @@ CAUSES = {
         "update-beside-backward": BARRIERS,
         "training-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
-            edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
+            {"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
         ),
         "small-minibatches-do-not-pay": Intervention(
-            "the smallness",
-            edits={"    steps(64), until=": "    steps(examples), until="},
+            "the smallness", {"    steps(64), until=": "    steps(examples), until="}
         ),
     },
     "measuring-asynchronous-code": {
         "unwaited-clock": SYNCHRONOUS,
         "committed-compiles-anew": Intervention(
             "the array that is not committed",
-            edits={"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
+            {"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
             alone=True,
         ),
         "equal-work-removed": Intervention(
             "the equality of the products",
-            edits={
-                "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
-            },
+            {"sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))"},
         ),
         "instrument-in-the-interval": Intervention(
             "counting before the clock stops",
-            edits={
+            {
                 "        if counting:\n": (
                     "        seconds.append(time.perf_counter() - start)\n        if counting:\n"
                 ),
@@ -139,7 +133,7 @@ CAUSES = {
         ),
         "five-pairs-undecided": Intervention(
             "comparing a function with itself",
-            edits={
+            {
                 "version_b = version_a  # They are the same.": (
                     "version_b = jax.jit(lambda x: jnp.tanh(x @ x @ x))"
                 )
@@ -148,35 +142,33 @@ CAUSES = {
         ),
         "drift-fools": Intervention(
             "taking turns",
-            edits={
+            {
                 'in_turn = compare({"A": same, "B": same})': (
                     'in_turn = {"A": measure(same), "B": measure(same)}'
-                ),
+                )
             },
         ),
         "peeking-finds-winners": Intervention(
-            "looking more than once",
-            edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
+            "looking more than once", {"shares(0.95, looks=5)": "shares(0.95, looks=1)"}
         ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
             "the second kind of memory",
-            edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
+            {"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
         ),
     },
     "in-your-own-code": {
         "watch-finds-the-line": Intervention(
             "reading the loss in each turn",
-            edits={"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+            {"mean += (float(loss) - mean)": "mean += (loss - mean)"},
             alone=True,
         ),
         "log-later": Intervention(
-            "the steps in between",
-            edits={"with later(log, lag=2)": "with later(log, lag=0)"},
+            "the steps in between", {"with later(log, lag=2)": "with later(log, lag=0)"}
         ),
         "read-before-waiting": Intervention(
             "the batches in hand",
-            edits={
+            {
                 "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
                 "        if not float(loss) < limit:\n            break\n": (
                     "        if not float(loss) < limit:\n            break\n"
@@ -193,22 +185,21 @@ CAUSES = {
         ),
         "scan-small-steps": Intervention(
             "the one call",
-            edits={'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
+            {'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
         ),
         "fill-the-last-batch": Intervention(
-            "the batch that is shorter",
-            edits={"shape = 10 * rows + 5,": "shape = 10 * rows,"},
+            "the batch that is shorter", {"shape = 10 * rows + 5,": "shape = 10 * rows,"}
         ),
         "checkpoint-in-a-thread": Intervention(
             "the thread",
-            edits={
+            {
                 "saving = writer.submit(save, parameters)": "save(parameters)",
                 "        saving.result()\n    return": "    return",
             },
         ),
         "watched-loop-mended": Intervention(
             "reading ahead, and reading the loss later",
-            edits={
+            {
                 "enumerate(prefetch(map(read, range(steps))))": (
                     "enumerate(map(read, range(steps)))"
                 ),
@@ -220,7 +211,7 @@ CAUSES = {
     "solutions/asynchronous-computation": {
         "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
-            edits={
+            {
                 "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
                 '"without": lambda: loop(t1, t2, wait=False),': (
                     '"without": lambda: loop(t1, t2, wait=True),'
@@ -229,7 +220,7 @@ CAUSES = {
         ),
         "x2-in-time": Intervention(
             "the step ahead",
-            edits={"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
+            {"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
         ),
         "x3-begun-early": SYNCHRONOUS,
         "x4-second": SYNCHRONOUS,
@@ -239,7 +230,7 @@ CAUSES = {
         "y1-overtaking": SYNCHRONOUS,
         "y2-vmap": Intervention(
             "a dispatch for each",
-            edits={
+            {
                 '"a call for each": lambda: call_for_each(xs),': (
                     '"a call for each": lambda: at_once(stack),'
                 )
@@ -247,57 +238,48 @@ CAUSES = {
         ),
         "y3-copies-arrive": BARRIERS,
         "y4-idle": Intervention(
-            "reading the loss of the step that was just asked for",
-            edits={"        float(loss)\n": ""},
+            "reading the loss of the step that was just asked for", {"        float(loss)\n": ""}
         ),
         "y5-pipeline-speed-up": BARRIERS,
     },
     "beyond-one-machine": {
         "each-holds-a-part": Intervention(
             "the second process",
-            edits={"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+            {"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
             alone=True,
         ),
         "straggler-holds-all": Intervention(
-            "being late",
-            edits={"            time.sleep(late)\n": "            pass\n"},
+            "being late", {"            time.sleep(late)\n": "            pass\n"}
         ),
         "few-large-messages": Intervention(
-            "the one message",
-            edits={'"one message": in_messages(1)}': '"one message": in_messages(16)}'},
+            "the one message", {'"one message": in_messages(1)}': '"one message": in_messages(16)}'}
         ),
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
-            edits={"rows if alone else rows // jax.process_count()": "rows"},
+            {"rows if alone else rows // jax.process_count()": "rows"},
         ),
         "same-losses": Intervention(
             "rows that no other process makes",
-            edits={"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
+            {"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
             alone=True,
         ),
         "killed-and-restarted": Intervention(
             "the kill",
-            edits={
-                "                os.kill(os.getpid(), signal.SIGKILL)\n": "                pass\n"
-            },
+            {"                os.kill(os.getpid(), signal.SIGKILL)\n": "                pass\n"},
         ),
     },
     "solutions/beyond-one-machine": {
         "v2-one-message": Intervention(
-            "the one message",
-            edits={"for in_one in (False, True))": "for in_one in (False, False))"},
-        ),
+            "the one message", {"for in_one in (False, True))": "for in_one in (False, False))"}
+        )
     },
     "solutions/in-your-own-code": {
         "z1-one-later": Intervention(
-            "the queue of losses",
-            edits={"        if len(pending) > lag:\n": "        if pending:\n"},
+            "the queue of losses", {"        if len(pending) > lag:\n": "        if pending:\n"}
         ),
         "z2-three-readers": Intervention(
             "the other readers",
-            edits={
-                "with ThreadPoolExecutor(readers) as pool:": "with ThreadPoolExecutor(1) as pool:"
-            },
+            {"with ThreadPoolExecutor(readers) as pool:": "with ThreadPoolExecutor(1) as pool:"},
             alone=True,
         ),
     },
@@ -336,4 +318,4 @@ def together(causes: Iterable[Intervention]) -> Intervention:
     causes = list(causes)
     names = dict.fromkeys(cause.takes_away for cause in causes)
     edits = {old: new for cause in causes for old, new in cause.edits.items()}
-    return Intervention(", ".join(names), causes[0].first, edits)
+    return Intervention(", ".join(names), edits, first=causes[0].first)

@@ -44,8 +44,8 @@ class Intervention:
     """
 
     takes_away: str
-    first: str = ""
     edits: Mapping[str, str] = field(default_factory=dict)
+    first: str = ""
     alone: bool = False
 
     def apply_to(self, notebook: nbformat.NotebookNode) -> None:

@@ -26,9 +26,9 @@ ONE_CORE = "one core as eight devices"
 CAUSES = {
     "one": {
         "early": SYNCHRONOUS,
-        "of-x": Intervention("two", edits={"x = 2": "x = 0"}),
-        "of-y": Intervention("three", edits={"y = 3": "y = 0"}),
-        "of-both": Intervention("both", edits={"x = 2": "x = y = 0"}, alone=True),
+        "of-x": Intervention("two", {"x = 2": "x = 0"}),
+        "of-y": Intervention("three", {"y = 3": "y = 0"}),
+        "of-both": Intervention("both", {"x = 2": "x = y = 0"}, alone=True),
         "late": SYNCHRONOUS,
     },
     "solutions/one": {"x1-gpu": BARRIERS, "x2": SYNCHRONOUS},
@@ -49,7 +49,7 @@ class Book:
 
     def __init__(self, folder):
         self.file = folder / "causes.json"
-        self.ran, self.said, self.looked_for = [], [], set()
+        self.ran, self.looked_for = [], set()
         self.odd = {}  # Verdicts, by run and key, of one try after the other.
         self.refused = {}  # Exercises that are not accepted.
         self.before = lambda call: None
@@ -85,7 +85,7 @@ class Book:
     def gather(self, *names):
         self.ran = []
         pages = [page for page in notebooks() if not names or name_of(page) in names]
-        return causes.gather(pages, self.file, lambda text, **_: self.said.append(text))
+        return causes.gather(pages, self.file)
 
     @property
     def pages(self):
@@ -116,7 +116,9 @@ def book(tmp_path, monkeypatch):
 # --- What runs and is kept --------------------------------------------------------------------
 
 
-def test_each_page_runs_without_its_causes_and_on_one_core_and_the_book_is_not_run_again(book):
+def test_each_page_runs_without_its_causes_and_on_one_core_and_the_book_is_not_run_again(
+    book, capsys
+):
     cores = len(os.sched_getaffinity(0))
     assert book.gather() == []
     assert book.ran == ALL_RUNS
@@ -134,11 +136,14 @@ def test_each_page_runs_without_its_causes_and_on_one_core_and_the_book_is_not_r
         "exercises": {"X1": "accepted"},
         "tries": 1,
     }
-    assert book.said[:2] == ["page 1 of 2, one", "  with each cause: holds: 5 (0 s)"]
-    assert "  without two, three: fails: 2 (0 s)" in book.said
+    said = capsys.readouterr().out
+    assert said.startswith("page 1 of 2, one\n  with each cause: holds: 5 (0 s)\n")
+    assert "  without two, three: fails: 2 (0 s)\n" in said
 
 
-def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there(book, monkeypatch):
+def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there(
+    book, monkeypatch, capsys
+):
     book.gather()
     before = book.pages
 
@@ -153,7 +158,7 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
     assert book.ran == ALL_RUNS[:5]
     assert book.pages["one"]["commit"] == "c2"
     assert book.pages["solutions/one"] == before["solutions/one"]
-    assert book.said[-1].endswith('these are left: make evidence PAGES="solutions/one"')
+    assert 'these are left: make evidence PAGES="solutions/one"\n' in capsys.readouterr().out
 
 
 def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropped(book):
@@ -264,7 +269,8 @@ def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
 ):
     words = {"u": "untestable", "h": "holds", "f": "fails"}
     record = {"claims": {k: words[v] for k, v in zip(["a", "b", "c-gpu"], verdicts, strict=False)}}
-    found = causes.CONDITIONS[condition].wrong("automatic-parallelism", record)
+    (asked,) = (each for each in causes.CONDITIONS if each.name == condition)
+    found = asked.wrong("automatic-parallelism", record)
     assert found.startswith(wrong) if wrong else not found
 
 
@@ -274,7 +280,7 @@ def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
         ({"x1-gpu": BARRIERS}, r"claims what has no cause in CAUSES of .*: x2"),
         (CAUSES["one"] | CAUSES["solutions/one"], r"names what .* does not claim: early, of-x, "),
         (
-            {"x1-gpu": BARRIERS, "x2": Intervention("", edits={"z": ""})},
+            {"x1-gpu": BARRIERS, "x2": Intervention("", {"z": ""})},
             r"one\.md, x2: 'z' does not stand in the notebook exactly once",
         ),
     ],

@@ -18,7 +18,7 @@ from d2lpar.book import exercises
 def test_an_edit_of_what_does_not_stand_there_exactly_once_is_refused(source):
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(ValueError, match="' = 1' does not stand in the notebook exactly once"):
-        Intervention("one", edits={" = 1": " = 3"}).apply_to(notebook)
+        Intervention("one", {" = 1": " = 3"}).apply_to(notebook)
 
 
 # --- The names of claims ----------------------------------------------------------------------
