@@ -159,11 +159,11 @@ class Condition:
     """What each page runs under as a whole, or the one that is named, and what must come out."""
 
     name: str
+    wrong: Callable[[str, Mapping], str]
     page: str | None = None
     intervention: Intervention | None = None
     cores: int | None = None
     devices: int | None = None
-    wrong: Callable[[str, Mapping], str] = lambda page, record: ""
 
     def run(self, page: Path) -> dict:
         """Run a page until nothing is wrong; three times at most."""
@@ -216,18 +216,18 @@ def _failing(record: Mapping) -> str:
 
 
 CONDITIONS = [
-    Condition("one core as eight devices", cores=1, devices=8, wrong=_wrong_on_one_core),
+    Condition("one core as eight devices", _wrong_on_one_core, cores=1, devices=8),
     Condition(
         "one CPU device",
+        _wrong_on_one_device,
         page="automatic-parallelism",
         intervention=ONE_DEVICE,
-        wrong=_wrong_on_one_device,
     ),
     Condition(
         "CPU devices in place of GPUs",
+        _wrong_with_stand_ins,
         page="automatic-parallelism",
         intervention=GPU_STAND_INS,
-        wrong=_wrong_with_stand_ins,
     ),
 ]
 
@@ -329,7 +329,7 @@ def gather(pages: list[Path], file: Path = FILE) -> list[str]:
             continue
         except KeyboardInterrupt:
             left = " ".join(map(name_of, pages[number - 1 :]))
-            print(f'\nStopped. Other pages are kept; these are left: make evidence PAGES="{left}"')
+            print(f'\nStopped. What is finished is kept. The rest: make evidence PAGES="{left}"')
             raise
         kept = evidence["pages"] | {name_of(page): found}
         evidence["pages"] = {name: kept[name] for name in kept if name in book}

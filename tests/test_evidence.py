@@ -158,7 +158,7 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
     assert book.ran == ALL_RUNS[:5]
     assert book.pages["one"]["commit"] == "c2"
     assert book.pages["solutions/one"] == before["solutions/one"]
-    assert 'these are left: make evidence PAGES="solutions/one"\n' in capsys.readouterr().out
+    assert 'The rest: make evidence PAGES="solutions/one"\n' in capsys.readouterr().out
 
 
 def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropped(book):
