@@ -258,8 +258,12 @@ def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
         yield f"{name} has not been tested"
         return
     tested, conditions = (evidence["pages"][name][part] for part in ("claims", "conditions"))
-    there = claims_of(page)
-    yield from (f"{key} has not been tested" for key in there if key not in tested)
+    there = {key: cause for run in runs_without(page) for key, cause in run.items()}
+    for key, cause in there.items():
+        if key not in tested:
+            yield f"{key} has not been tested"
+        elif (taken := tested[key]["takes_away"]) != cause.takes_away:
+            yield f"{key} has been tested without {taken}, and not without {cause.takes_away}"
     for key, sides in tested.items():
         if key not in there:
             yield f"{key} has been tested, but {name} has no such claim"

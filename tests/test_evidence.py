@@ -253,6 +253,23 @@ def test_on_one_core_no_claim_may_fail_and_no_solution_be_refused(book):
     assert book.pages["one"]["conditions"][ONE_CORE]["tries"] == 3
 
 
+def test_a_claim_without_a_result_a_result_without_its_claim_and_another_cause_are_named(
+    book, monkeypatch
+):
+    book.gather()
+    evidence = causes.load(book.file)
+    tested = evidence["pages"]["solutions/one"]["claims"]
+    tested["gone"] = tested.pop("x1-gpu")
+    changed = {"solutions/one": CAUSES["solutions/one"] | {"x2": BARRIERS}}
+    monkeypatch.setattr(counterfactuals, "CAUSES", changed)
+    barrier = "going on without a barrier behind each call"
+    assert list(causes.complaints(evidence, book.folder / "solutions" / "one.md")) == [
+        "x1-gpu has not been tested",
+        f"x2 has been tested without asynchronous dispatch, and not without {barrier}",
+        "gone has been tested, but solutions/one has no such claim",
+    ]
+
+
 @pytest.mark.parametrize(
     ("condition", "verdicts", "wrong"),
     [
