@@ -52,10 +52,11 @@ lint:  ## check style, formatting and the layers of the package
 bench:  ## measure what the package itself costs, against what it promises
 	$(run) python evidence/bench.py
 
-evidence:  ## test each claim without its cause (FORCE=1); or: make evidence REPEATS=30 LOAD=2
+# The runs of claims with their cause are those of the built book; repeats make their own.
+evidence: $(if $(REPEATS),,book)  ## test each claim without its cause; or: make evidence REPEATS=9
 	@mkdir -p _build
 	$(run) python .ci/one_at_a_time.py _build/evidence.lock \
-	    python -u evidence/check_claims.py $(if $(FORCE),--force) \
+	    python -u evidence/check_claims.py \
 	    $(if $(REPEATS),--repeats $(REPEATS)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(CORES),--cores $(CORES)) $(if $(DEVICES),--devices $(DEVICES)) $(PAGES)
 

@@ -1,22 +1,26 @@
-"""What is shown once for each claim and page, and kept in book/evidence/causes.json.
+"""Mutation testing of the book: a claim must hold with its cause, and fail without it.
 
-Each claim is tested with its cause and without; each page runs on one core that counts as eight
-devices, and what needs several devices or a GPU also on one device, and on others in place of a
-GPU. A verdict stands beside the hash of what it vouches for, so it is known when it is too old.
+How it works. The runs with their cause are those of the built book, which are read and not made
+again. Then each page runs as a whole without the causes of its claims, which are in `CAUSES`, and
+these claims must fail. One that is undecided, or that survives, is tried up to three times, and the
+evidence says how many it took. Each page also runs on one core that counts as eight devices, and
+what needs several devices or a GPU on one device, and with CPU devices in place of GPUs. What a
+page has shown is written to book/evidence/causes.json when all its runs are over, with the commit
+that they are of; what was there of other pages stays.
 """
 
 import json
+import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conditions import on_cores, where
-from counterfactuals import about_gpus, cause_of, runs_without
-from fingerprint import Package, fingerprint
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+from conditions import commit, on_cores, where
+from counterfactuals import about_gpus, runs_without, together
+from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from run_notebook import (
     GPU_STAND_INS,
     ONE_DEVICE,
@@ -24,48 +28,45 @@ from run_notebook import (
     Intervention,
     claims_of,
     name_of,
-    of_type,
-    pages_by_key,
+    notebooks,
     run_notebook,
 )
 
 from d2lpar._format import write_whole
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
+from d2lpar.book.results import outputs_of
 
 FILE = ROOT / "book" / "evidence" / "causes.json"
-SCHEMA = 1
-SIDES = {"with": "with its cause", "without": "without its cause"}
-
-
-class EvidenceError(ValueError):
-    """The file is no whole file of evidence, or of another schema."""
+BUILT = ROOT / "_build" / "jupyter_execute" / "book"  # Where myst-nb leaves what it has run.
+# Schema 2: `pages` has for each page its commit, date and machine, its claims `with` and `without`
+# their cause, and the `conditions` that the whole page ran under. Schema 1 had hashes of the code.
+SCHEMA = 2
+TRIES = 3
+EXPECTED = {"with": "holds", "without": "fails"}
 
 
 # --- The file ---------------------------------------------------------------------------------
 
 
 def load(file: Path) -> dict:
-    """Return what a file holds; nothing if there is none.
+    """Return the evidence in a file; that of no page if there is none.
 
     Raises:
-        EvidenceError: If it cannot be read.
+        ValueError: If it cannot be read.
     """
     if not file.exists():
-        return nothing()
+        return {"schema": SCHEMA, "pages": {}}
     try:
         evidence = json.loads(file.read_text(encoding="utf-8"))
-        if evidence["schema"] == SCHEMA and {"claims", "pages"} <= evidence.keys():
+        if evidence["schema"] == SCHEMA:
             return evidence
-        found = f"it has the schema {evidence['schema']!r}, not {SCHEMA}"
-    except (ValueError, KeyError, TypeError) as error:
-        found = f"{type(error).__name__}: {error}"
-    raise EvidenceError(f"{file} holds no evidence that can be read ({found}).")
-
-
-def nothing() -> dict:
-    """Return the evidence before anything has been tested."""
-    return {"schema": SCHEMA, "claims": {}, "pages": {}}
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise ValueError(
+        f"{file} holds no evidence of schema {SCHEMA}. Restore it, or delete it and test all "
+        "pages: make evidence"
+    )
 
 
 def save(evidence: Mapping, file: Path) -> None:
@@ -74,19 +75,118 @@ def save(evidence: Mapping, file: Path) -> None:
     write_whole(file, text + "\n")
 
 
-# --- What is run ------------------------------------------------------------------------------
+# --- Claims with their cause and without ------------------------------------------------------
+
+
+def built(page: Path) -> dict:
+    """Return a page as the book has run it.
+
+    Raises:
+        ValueError: If there is no such run.
+    """
+    file = BUILT / f"{name_of(page)}.ipynb"
+    if not file.exists():
+        raise ValueError(f"{page} has not been run: there is no {file}. Build the book: make book")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def tested(
+    page: Path, side: str, keys: list[str], intervention: Intervention | None
+) -> dict[str, dict]:
+    """Run a page until each of these claims has the verdict that is expected; three times at most.
+
+    Returns:
+        What was measured for each claim, and in which try.
+    """
+    found: dict[str, dict] = {}
+    for tries in range(1, TRIES + 1):
+        started = time.monotonic()
+        if side == "with" and tries == 1:
+            notebook = built(page)
+        else:
+            # Without its cause a claim may leave nothing that the cells of others can go on with.
+            notebook = run_notebook(
+                page, intervention, strict=False, allow_errors=bool(intervention), timeout=900
+            )
+        made = {c.key: c for c in map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))}
+        if missing := ", ".join(key for key in keys if key not in made):
+            errors = "; ".join(errors_in(notebook))
+            raise RuntimeError(f"the run {side} the cause never came to {missing} ({errors})")
+        for key in keys:
+            if key not in found or complaint(side, key, found[key]):
+                found[key] = shown(made[key]) | {"tries": tries}
+        verdicts = Counter(found[key]["verdict"] for key in keys)
+        what = f"without {intervention.takes_away}" if intervention else "with each cause"
+        print(f"  {what}: {in_words(verdicts)} ({time.monotonic() - started:.0f} s)")
+        if not any(complaint(side, key, found[key]) for key in keys):
+            break
+    return found
+
+
+def errors_in(notebook: Mapping) -> Iterator[str]:
+    """Yield the errors that ended cells of a notebook."""
+    for cell in notebook["cells"]:
+        for output in cell.get("outputs", []):
+            if output["output_type"] == "error":
+                yield f"{output['ename']}: {output['evalue']}"
+
+
+def shown(claim: Claim) -> dict:
+    """Return what the book tells of a claim that was tested.
+
+    Its margin is how far the comparison that is nearest to failing is from its bound, in units of
+    the bound; below 0 it fails. There is none if nothing was measured, or too little.
+    """
+    predicates = () if claim.needs else claim.predicates
+    margin = min((predicate.margin() for predicate in predicates), default=math.nan)
+    return {
+        "verdict": claim.verdict,
+        "needs": claim.needs,
+        "measured": list(map(str, predicates)),
+        "margin": round(margin, 4) if math.isfinite(margin) else None,
+    }
+
+
+def in_words(verdicts: Mapping[str, int]) -> str:
+    """Return how many claims have which verdict."""
+    return ", ".join(f"{verdict}: {count}" for verdict, count in verdicts.items())
+
+
+# --- Whole pages under other conditions -------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Condition:
-    """What a whole page runs under, and what must come out."""
+    """What each page runs under as a whole, or the one that is named, and what must come out."""
 
     name: str
-    pages: Callable[[str], bool] = lambda page: True
+    wrong: Callable[[str, Mapping], str]
+    page: str | None = None
     intervention: Intervention | None = None
     cores: int | None = None
     devices: int | None = None
-    wrong: Callable[[str, Mapping], str] = lambda page, record: ""
+
+    def run(self, page: Path) -> dict:
+        """Run a page until nothing is wrong; three times at most."""
+        devices = {"JAX_NUM_CPU_DEVICES": str(self.devices)} if self.devices else {}
+        for tries in range(1, TRIES + 1):
+            started = time.monotonic()
+            with on_cores(self.cores):
+                notebook = run_notebook(
+                    page, self.intervention, strict=False, timeout=900, environment=devices
+                )
+            made = outputs_of(notebook, claims.MIME_TYPE)
+            reports = outputs_of(notebook, exercises.MIME_TYPE)
+            record = {
+                "claims": {claim["key"]: claim["verdict"] for claim in made},
+                "exercises": {report["exercise"]: report["verdict"] for report in reports},
+                "tries": tries,
+            }
+            verdicts = in_words(Counter(record["claims"].values()))
+            print(f"  on {self.name}: {verdicts} ({time.monotonic() - started:.0f} s)")
+            if not self.wrong(name_of(page), record):
+                break
+        return record
 
 
 def _wrong_on_one_core(page: str, record: Mapping) -> str:
@@ -105,305 +205,139 @@ def _wrong_on_one_device(page: str, record: Mapping) -> str:
 
 def _wrong_with_stand_ins(page: str, record: Mapping) -> str:
     verdicts = {key: v for key, v in record["claims"].items() if about_gpus(key)}
+    if not verdicts:
+        return "did not run: any claim about GPUs"
     untested = ", ".join(key for key, verdict in verdicts.items() if verdict == "untestable")
-    return f"did not run: {untested or 'any claim about GPUs'}" * bool(untested or not verdicts)
+    return f"did not run: {untested}" if untested else ""
 
 
 def _failing(record: Mapping) -> str:
     failing = ", ".join(key for key, verdict in record["claims"].items() if verdict == "fails")
-    return f"does not hold: {failing}" * bool(failing)
+    return f"does not hold: {failing}" if failing else ""
 
 
-CONDITIONS = {
-    condition.name: condition
-    for condition in (
-        Condition("one core as eight devices", cores=1, devices=8, wrong=_wrong_on_one_core),
-        Condition(
-            "one CPU device",
-            pages=lambda page: page == "automatic-parallelism",
-            intervention=ONE_DEVICE,
-            wrong=_wrong_on_one_device,
-        ),
-        Condition(
-            "CPU devices in place of GPUs",
-            pages=lambda page: page == "automatic-parallelism",
-            intervention=GPU_STAND_INS,
-            wrong=_wrong_with_stand_ins,
-        ),
-    )
-}
+CONDITIONS = [
+    Condition("one core as eight devices", _wrong_on_one_core, cores=1, devices=8),
+    Condition(
+        "one CPU device",
+        _wrong_on_one_device,
+        page="automatic-parallelism",
+        intervention=ONE_DEVICE,
+    ),
+    Condition(
+        "CPU devices in place of GPUs",
+        _wrong_with_stand_ins,
+        page="automatic-parallelism",
+        intervention=GPU_STAND_INS,
+    ),
+]
 
 
-@dataclass(frozen=True)
-class Run:
-    """One run of a notebook, and where in the evidence goes what it shows.
-
-    Attributes:
-        page: The source of the notebook.
-        side: `"with"` or `"without"` for claims, the name of a condition for a whole page.
-        keys: The claims; none for a whole page.
-        intervention: What is done to the notebook, if anything.
-    """
-
-    page: Path
-    side: str
-    keys: tuple[str, ...] = ()
-    intervention: Intervention | None = None
-
-    def __str__(self):
-        if not self.keys:
-            return f"the page on {self.side}"
-        whose = "its" if len(self.keys) == 1 else "their"
-        return f"{len(self.keys)} claim{'s' * (whose != 'its')} {self.side} {whose} cause"
-
-    def outputs(self) -> list[dict]:
-        """Run it."""
-        if self.keys:
-            options = {"keys": self.keys, "intervention": self.intervention}
-            return run_notebook(self.page, strict=False, timeout=600, **options)
-        condition = CONDITIONS[self.side]
-        devices = {"JAX_NUM_CPU_DEVICES": str(condition.devices)} if condition.devices else {}
-        with on_cores(condition.cores):
-            return run_notebook(
-                self.page, self.intervention, strict=False, timeout=900, environment=devices
-            )
-
-
-def hashes(page: Path, side: str, package: Package | None = None) -> dict[str, str]:
-    """Return the hashes of what is to be shown for a page: by key, or by the page's name.
-
-    Raises:
-        ValueError: If a claim has no key or no cause, or an intervention does not fit.
-    """
-    package = package or Package(ROOT / "d2lpar")
-    if side in CONDITIONS:
-        parts = {name_of(page): (None, CONDITIONS[side].intervention)}
-    else:
-        parts = {key: ([key], cause) for key, cause in cause_of(page).items()}
-    found = {}
-    for name, (keys, intervention) in parts.items():
-        changed = None if side == "with" else intervention
-        try:
-            found[name] = fingerprint(page, changed, keys=keys, package=package)
-        except ValueError as error:
-            raise ValueError(f"{name_of(page)}, {name}: {error}") from error
-    return found
-
-
-def parts_of(page: Path) -> list[str]:
-    """Return what is to be shown for a page."""
-    return [*SIDES, *(name for name, c in CONDITIONS.items() if c.pages(name_of(page)))]
-
-
-def outstanding(page: Path, evidence: dict) -> Iterator[Run]:
-    """Yield the runs that a page still needs, each planned when the one before it is over."""
-    for side in parts_of(page):
-        now = hashes(page, side)
-        old = [name for name in now if complaint(evidence, side, name, now[name])]
-        if side in CONDITIONS:
-            yield from (Run(page, side, intervention=CONDITIONS[side].intervention) for _ in old)
-        elif side == "with" and old:
-            yield Run(page, side, tuple(old))
-        elif side == "without":
-            _note_what_is_missing(evidence, old, now)
-            testable = [key for key in old if not _untestable(evidence, key)]
-            for intervention, keys in runs_without(page, testable):
-                yield Run(page, side, tuple(keys), intervention)
-
-
-def _note_what_is_missing(evidence: dict, keys: Iterable[str], now: Mapping[str, str]) -> None:
-    """Note that what lacks a GPU with its cause lacks it without, too; a run would only say so."""
-    for key in keys:
-        if about_gpus(key) and _untestable(evidence, key):
-            sides = evidence["claims"][key]
-            sides["without"] = sides["with"] | {"hash": now[key]}
-
-
-def _untestable(evidence: Mapping, key: str) -> bool:
-    record = _record(evidence, "with", key)
-    return bool(record) and record["verdict"] == "untestable"
-
-
-# --- What it shows ----------------------------------------------------------------------------
-
-
-def note(run: Run, outputs: list[dict], now: Mapping[str, str], evidence: dict) -> list[str]:
-    """Put into the evidence what a run has shown; return what it should have shown, and has not."""
-    made = {c.key: c for c in map(Claim.from_dict, of_type(outputs, claims.MIME_TYPE))}
-    page = name_of(run.page)
-    if missing := [key for key in run.keys or claims_of(run.page) if key not in made]:
-        return [f"{page}, {run}: never came to {', '.join(missing)}"]
-    for key in run.keys:
-        found = shown(made[key]) | _stamp(evidence, run.side, key, now[key])
-        sides = evidence["claims"].setdefault(key, {})
-        sides |= {run.side: found, "page": page}
-    if not run.keys:
-        reports = of_type(outputs, exercises.MIME_TYPE)
-        found = _stamp(evidence, run.side, page, now[page])
-        found["claims"] = {key: claim.verdict for key, claim in made.items()}
-        found["exercises"] = {report["exercise"]: report["verdict"] for report in reports}
-        evidence["pages"].setdefault(page, {})[run.side] = found
-    return []
-
-
-def _stamp(evidence: Mapping, side: str, name: str, code: str) -> dict:
-    tries = 1
-    before = _record(evidence, side, name)
-    if before and before["hash"] == code and complaint(evidence, side, name, code):
-        tries += before["tries"]  # What was tried until it pleased is to say so.
-    date = f"{datetime.now(UTC):%Y-%m-%d}"
-    return {"hash": code, "machine": where(), "date": date, "tries": tries}
-
-
-def _record(evidence: Mapping, side: str, name: str) -> dict | None:
-    return evidence["pages" if side in CONDITIONS else "claims"].get(name, {}).get(side)
-
-
-def shown(claim: Claim) -> dict:
-    """Return what the book tells of a claim that was tested."""
-    clearances = [] if claim.needs else [predicate.margin() for predicate in claim.predicates]
-    return {
-        "verdict": claim.verdict,
-        "needs": claim.needs,
-        "measured": [] if claim.needs else list(map(str, claim.predicates)),
-        "clearance": round(min(clearances), 4) if clearances else None,
-    }
+def conditions_of(page: str) -> list[Condition]:
+    """Return what a page runs under."""
+    return [condition for condition in CONDITIONS if condition.page in (None, page)]
 
 
 # --- What is wrong ----------------------------------------------------------------------------
 
 
-def complaint(evidence: Mapping, side: str, name: str, code: str) -> str:
-    """Return what is wrong with the evidence for a claim or a page; empty if nothing is."""
-    record = _record(evidence, side, name)
-    if record is None:
-        return "has not been tested"
-    if record["hash"] != code:
-        return "has been tested with other code"
-    if side in CONDITIONS:
-        return CONDITIONS[side].wrong(name, record)
+def complaint(side: str, key: str, record: Mapping) -> str:
+    """Return what is wrong with what a claim has shown; empty if nothing is."""
     verdict = record["verdict"]
-    if verdict == {"with": "holds", "without": "fails"}[side]:
+    if verdict == EXPECTED[side]:
         return ""
     if verdict == "untestable":
         # Whoever has no GPU can show the rest; whoever has one shows all.
-        return "" if about_gpus(name) else f"could not be tested: needs {record['needs']}"
+        return "" if about_gpus(key) else f"could not be tested: needs {record['needs']}"
     return f"{verdict}: {'; '.join(record['measured'])}"
 
 
-def complaints(evidence: Mapping, pages: Iterable[Path]) -> list[str]:
-    """Return all that is wrong with the evidence for some pages.
-
-    Raises:
-        ValueError: If a claim has no key or no cause, or an intervention does not fit.
-    """
-    found, package = [], Package(ROOT / "d2lpar")
-    for page in pages:
-        for side in parts_of(page):
-            for name, code in hashes(page, side, package).items():
-                if wrong := complaint(evidence, side, name, code):
-                    found.append(f"{name}, {SIDES.get(side, f'on {side}')}: {wrong}")
-    return found
-
-
-def left_over(evidence: Mapping, book: Iterable[Path]) -> list[str]:
-    """Return the claims and pages in the evidence that the book has no longer."""
-    book = list(book)
-    there = {*pages_by_key(book), *map(name_of, book)}
-    return [name for kind in ("claims", "pages") for name in evidence[kind] if name not in there]
+def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
+    """Yield all that is wrong with the evidence for a page."""
+    name = name_of(page)
+    if name not in evidence["pages"]:
+        yield f"{name} has not been tested"
+        return
+    tested, conditions = (evidence["pages"][name][part] for part in ("claims", "conditions"))
+    there = {key: cause for run in runs_without(page) for key, cause in run.items()}
+    for key, cause in there.items():
+        if key not in tested:
+            yield f"{key} has not been tested"
+        elif (taken := tested[key]["takes_away"]) != cause.takes_away:
+            yield f"{key} has been tested without {taken}, and not without {cause.takes_away}"
+    for key, sides in tested.items():
+        if key not in there:
+            yield f"{key} has been tested, but {name} has no such claim"
+        for side in EXPECTED:
+            if wrong := complaint(side, key, sides[side]):
+                yield f"{key}, {side} its cause: {wrong}"
+    for condition in conditions_of(name):
+        record = conditions.get(condition.name)
+        if wrong := condition.wrong(name, record) if record else "has not run":
+            yield f"{name}, on {condition.name}: {wrong}"
 
 
 # --- All of it --------------------------------------------------------------------------------
 
 
-def gather(
-    pages: list[Path],
-    book: list[Path],
-    file: Path = FILE,
-    *,
-    force: bool = False,
-    say: Callable[..., None] = print,
-) -> list[str]:
-    """Run what is missing or too old, keep each run as soon as it is over, and say how far it is.
+def evidence_of(page: Path) -> dict:
+    """Make all runs of a page, and return what they have shown."""
+    name, runs = name_of(page), runs_without(page)
+    here = {
+        "commit": commit("d2lpar", "evidence", page),
+        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "machine": where(),
+    }
+    with_it = tested(page, "with", list(claims_of(page)), None)
+    without = {}
+    for run in runs:
+        if all(with_it[key]["verdict"] == "untestable" for key in run):
+            without |= {key: with_it[key] for key in run}  # A run would only say so again.
+        else:
+            without |= tested(page, "without", list(run), together(run.values()))
+    return here | {
+        "claims": {
+            key: {"takes_away": cause.takes_away, "with": with_it[key], "without": without[key]}
+            for run in runs
+            for key, cause in run.items()
+        },
+        "conditions": {c.name: c.run(page) for c in conditions_of(name)},
+    }
+
+
+def gather(pages: list[Path], file: Path = FILE) -> list[str]:
+    """Test the claims of some pages, and keep what each page has shown when its runs are over.
 
     Args:
         pages: What to gather evidence for.
-        book: All pages that there are.
-        file: Where it is kept. What it has of claims and pages that are no more is left out.
-        force: Run also what is not too old.
-        say: What tells how far it is; it takes what `print` takes.
+        file: Where it is kept. What it has of pages that are no more is left out.
 
     Returns:
-        What is wrong with the evidence now; empty if nothing is.
+        What is wrong with the evidence for these pages now; empty if nothing is.
 
     Raises:
-        ValueError: Before anything runs, if a claim has no key or no cause, or two have the same
-            key, or an intervention does not fit its page.
+        ValueError: Before anything runs, if a claim has no key or no cause, an intervention does
+            not fit its page, or the book has not been built.
     """
-    try:
-        evidence = load(file)
-    except EvidenceError as error:
-        say(f"{error} It is made anew.")
-        evidence = nothing()
-    complaints(evidence, pages)  # What does not fit is found here, and not after ten minutes.
-    again = {name for page in pages for name in (*claims_of(page), name_of(page))} if force else ()
-    for name in {*left_over(evidence, book), *again}:
-        for kind in ("claims", "pages"):
-            evidence[kind].pop(name, None)
-    troubles, started = [], time.monotonic()
-    total = sum(len(claims_of(page)) for page in pages)
+    evidence = load(file)
+    for page in pages:  # What does not fit is found here, and not after ten minutes.
+        runs_without(page)
+        built(page)
+    wrong, book = [], {name_of(page) for page in notebooks()}
     for number, page in enumerate(pages, 1):
-        for run in outstanding(page, evidence):
-            say(f"page {number} of {len(pages)}, {name_of(page)}: {run} ...", end=" ", flush=True)
-            begun = time.monotonic()
-            wrong = _kept(run, evidence, file)
-            troubles += wrong
-            now = time.monotonic()
-            tested = sum(_tested(evidence, page) for page in pages)
-            say(
-                f"{wrong[0] if wrong else _in_short(run, evidence)} ({now - begun:.0f} s; "
-                f"so far {tested} of {total} claims, {now - started:.0f} s)",
-                flush=True,
-            )
-        for key, cause in cause_of(page).items():  # In today's words.
-            evidence["claims"].setdefault(key, {})["takes_away"] = cause.takes_away
-    save(evidence, file)
-    return troubles + complaints(evidence, pages)
-
-
-def _kept(run: Run, evidence: dict, file: Path) -> list[str]:
-    """Do one run, and keep what it shows; return why there is nothing to keep."""
-    now, what = hashes(run.page, run.side), f"{name_of(run.page)}, {run}"
-    try:
-        outputs = run.outputs()
-    except (CellExecutionError, CellTimeoutError, DeadKernelError, RuntimeError) as error:
-        why = f"{error.ename}: {error.evalue}" if hasattr(error, "ename") else str(error)
-        return [f"{what}: {' '.join(why.split()) or type(error).__name__}"]
-    if hashes(run.page, run.side) != now:
-        return [f"{what}: what it runs was changed meanwhile, so this run shows nothing"]
-    wrong = note(run, outputs, now, evidence)
-    save(evidence, file)
+        print(f"page {number} of {len(pages)}, {name_of(page)}")
+        try:
+            found = evidence_of(page)
+        except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
+            why = f"{error.ename}: {error.evalue}" if hasattr(error, "ename") else str(error)
+            wrong.append(f"{name_of(page)}, of which nothing new is kept: {' '.join(why.split())}")
+            continue
+        except KeyboardInterrupt:
+            left = " ".join(map(name_of, pages[number - 1 :]))
+            print(f'\nStopped. What is finished is kept. The rest: make evidence PAGES="{left}"')
+            raise
+        kept = evidence["pages"] | {name_of(page): found}
+        evidence["pages"] = {name: kept[name] for name in kept if name in book}
+        save(evidence, file)
+        wrong += complaints(evidence, page)
     return wrong
-
-
-def _in_short(run: Run, evidence: Mapping) -> str:
-    if run.keys:
-        verdicts = [evidence["claims"][key][run.side]["verdict"] for key in run.keys]
-    else:
-        verdicts = evidence["pages"][name_of(run.page)][run.side]["claims"].values()
-    return ", ".join(f"{verdict}: {count}" for verdict, count in Counter(verdicts).items())
-
-
-def _tested(evidence: Mapping, page: Path) -> int:
-    """Return how many claims of a page have been tested as they are now, with and without."""
-    package = Package(ROOT / "d2lpar")
-    current = set(claims_of(page))
-    for side in SIDES:
-        codes = hashes(page, side, package)
-        current = {key for key in current if _code(evidence, side, key) == codes[key]}
-    return len(current)
-
-
-def _code(evidence: Mapping, side: str, name: str) -> str | None:
-    record = _record(evidence, side, name)
-    return record and record["hash"]

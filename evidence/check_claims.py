@@ -1,9 +1,9 @@
 """Gather what shows that the claims of the book are sound: `make evidence`.
 
 Without --repeats, each claim is tested with its cause and without it, and each page on one core
-that counts as eight devices; a claim that survives the removal of its cause is a defect. What is
-kept in book/evidence/causes.json and is not too old is not run again. With --repeats, the claims
-are tested again and again, to see how often all of them hold and how far they are from failing.
+that counts as eight devices; a claim that survives the removal of its cause is a defect. With
+--repeats, the pages run again and again, to see how often all claims hold and how far they are from
+failing.
 """
 
 import argparse
@@ -26,35 +26,27 @@ def page_named(name: str) -> Path:
     raise argparse.ArgumentTypeError(f"there is no page {name!r}; there are {', '.join(pages)}")
 
 
-def at_least(least: int):
-    """Return what reads a whole number from the command line."""
-
-    def whole_number(text: str) -> int:
-        if int(text) < least:
-            raise argparse.ArgumentTypeError(f"it must be at least {least}, found {text}")
-        return int(text)
-
-    return whole_number
+def count(text: str) -> int:
+    """Return a number from the command line; 0 stands for what is usual."""
+    if int(text) < 0:
+        raise argparse.ArgumentTypeError(f"it must not be negative, found {text}")
+    return int(text)
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--force", action="store_true", help="run also what is not too old")
-    parser.add_argument("--repeats", type=at_least(1), help="how many runs of each page")
-    for name, least, what in (
-        ("--load", 0, "busy processes beside the repeats"),
-        ("--cores", 1, "cores for them, if not all"),
-        ("--devices", 1, "CPU devices for them, if not as many as the pages ask for"),
+    for name, what in (
+        ("--repeats", "how many runs of each page"),
+        ("--load", "busy processes beside the repeats"),
+        ("--cores", "cores for them, if not all"),
+        ("--devices", "CPU devices for them, if not as many as the pages ask for"),
     ):
-        parser.add_argument(name, type=at_least(least), help=what)
-    parser.add_argument("--file", type=Path, help="where to keep it, if not in book/evidence")
+        parser.add_argument(name, type=count, default=0, help=what)
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     asked = parser.parse_args(given)
-    if not asked.repeats and {asked.load, asked.cores, asked.devices} != {None}:
+    if not asked.repeats and (asked.load or asked.cores or asked.devices):
         parser.error("load, cores and devices are for repeats: say how many, too")
-    if asked.repeats and asked.force:
-        parser.error("repeats are never made anew: they are counted")
     return asked
 
 
@@ -64,18 +56,14 @@ def main() -> None:
     pages = asked.pages or notebooks()
     try:
         if asked.repeats:
-            condition = {
-                "load": asked.load or 0,
-                "cores": asked.cores or usable_cores(),
-                "devices": asked.devices or 0,
-            }
-            repeats.main(pages, condition, asked.repeats, asked.file or repeats.FILE)
+            cores = asked.cores or usable_cores()
+            condition = {"load": asked.load, "cores": cores, "devices": asked.devices}
+            repeats.main(pages, condition, asked.repeats)
             return
-        wrong = causes.gather(pages, notebooks(), asked.file or causes.FILE, force=asked.force)
+        wrong = causes.gather(pages)
     except ValueError as error:  # A key that is missing, or the like.
         sys.exit(f"{error}")
     except KeyboardInterrupt:
-        print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)
     if wrong:
         sys.exit("\n".join(["This is not as it should be:", *wrong]))

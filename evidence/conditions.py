@@ -4,7 +4,7 @@ import functools
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -29,20 +29,16 @@ def where() -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
-def commit() -> str:
-    """Return the commit of the tree, and whether it has been changed since."""
-    return _git("describe", "--always", "--abbrev=12", "--dirty")
+def commit(*paths: str | Path) -> str:
+    """Return the last commit that changed some files, with `-dirty` behind it if they differ now.
+
+    Of all files if none are named.
+    """
+    last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *paths) or "unknown"
+    return f"{last}-dirty" if _git("status", "--porcelain", "--", *paths) else last
 
 
-def last_change(paths: Iterable[Path]) -> tuple[str, bool]:
-    """Return the last commit in which some files changed, and whether they have changed since."""
-    files = list(map(str, paths))
-    return _git("log", "-1", "--format=%h", "--", *files), bool(
-        _git("status", "--porcelain", "--", *files)
-    )
-
-
-def _git(*command: str) -> str:
+def _git(*command: str | Path) -> str:
     done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
     return done.stdout.strip()
 

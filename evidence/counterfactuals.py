@@ -1,23 +1,23 @@
-"""What makes each claim of the book true, and how to take it away, by the keys of the claims."""
+"""What makes each claim of the book true, and how to take it away: a row for each claim.
 
-from collections.abc import Collection
+How it works. A page runs as a whole, and one run takes away what it can of the causes on its page.
+What is switched off everywhere, such as asynchronous dispatch, is one run for all claims with that
+cause. Edits of cells share another run, as long as each claim is tested as if it were alone: an
+edit that changes a cell that another of these claims needs, directly or through what the cell makes
+for later ones, is marked `alone` and has a run of its own. In doubt mark it; that costs half a
+minute.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 
-from run_notebook import (
-    BARRIERS,
-    SYNCHRONOUS,
-    Intervention,
-    claims_of,
-    keep_what_is_needed,
-    name_of,
-    read,
-)
+from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, read
 
 CAUSES = {
     "asynchronous-computation": {
         "loop-leaves-device-idle": Intervention(
-            "the wait for the disk",
-            edits={"    time.sleep(1.5 * step_time)  # The disk.\n": ""},
+            "the wait for the disk", {"    time.sleep(1.5 * step_time)  # The disk.\n": ""}
         ),
         "clock-stops-early": SYNCHRONOUS,
         "asked-before-done": SYNCHRONOUS,
@@ -25,102 +25,92 @@ CAUSES = {
         "error-at-the-barrier": SYNCHRONOUS,
         "three-durations": SYNCHRONOUS,
         "one-call-for-many": Intervention(
-            "the one call",
-            edits={
-                '"one call with a scan": lambda: one_call(x),': (
-                    '"one call with a scan": lambda: thousand_calls(x, False),'
-                )
-            },
+            "the one call", {"lambda: one_call(x),": "lambda: thousand_calls(x, False),"}
         ),
         "no-operations-in-the-call": SYNCHRONOUS,
         "limit-in-flight": SYNCHRONOUS,
         "host-batches-pile-up": SYNCHRONOUS,
         "window-of-a-few": Intervention(
-            "the room for more than one call",
-            edits={"with_window(4)": "with_window(1)"},
+            "the room for more than one call", {"with_window(4)": "with_window(1)"}
         ),
         "donation-saves-memory": Intervention(
-            "the donation",
-            edits={"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"},
+            "the donation", {"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"}
         ),
         "loop-mended": Intervention(
             "reading ahead, and reading the loss later",
-            edits={
-                "            losses.append(loss)\n    return": (
-                    "            losses.append(float(loss))\n    return"
-                ),
-                "mended_loop(read_ahead(), max_in_flight=3)": (
-                    "mended_loop(map(read_batch, range(steps)), max_in_flight=3)"
-                ),
+            {
+                "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
+                "mended_loop(read_ahead(),": "mended_loop(map(read_batch, range(steps)),",
             },
+            alone=True,
         ),
     },
     "automatic-parallelism": {
         "two-devices-train-faster": Intervention(
             "cutting the batch (each device takes all of it)",
-            edits={
+            {
                 'by_rows = NamedSharding(mesh, PartitionSpec("data"))': (
                     "by_rows = NamedSharding(mesh, PartitionSpec())"
                 )
             },
+            alone=True,
         ),
         "fork-speed-up": BARRIERS,
         "chains-overlap": BARRIERS,
         "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
-            edits={
+            {
                 "    return x @ x\n": (
                     "    from d2lpar.book.workloads import chain\n"
                     "    return chain(x[:64, :64], 1000)\n"
                 ),
                 # Chains overlap only while two cores are free.
-                "until=lambda pair: pair.score < 2 / 3\n": (
-                    "until=lambda pair: pair.score < 2 / 3, control=free_cores(2)\n"
-                ),
+                "pair.score < 2 / 3\n": "pair.score < 2 / 3, control=free_cores(2)\n",
                 'only one",\n    needs=needs_two_devices,': (
                     'only one",\n    needs=needs_two_devices or product_times.needs,'
                 ),
             },
+            alone=True,
         ),
         "cpu-and-gpu-overlap": BARRIERS,
         "copies-behind-computing": BARRIERS,
         "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
-            edits={"way.held for way in found[:1]": "way.held for way in found[-1:]"},
+            {"way.held for way in found[:1]": "way.held for way in found[-1:]"},
+            alone=True,
         ),
         "gpu-copies-hide": Intervention(
             "asking for a copy before its product is done",
-            edits={
+            {
                 "measure_ways(lambda index: product(x))": (
                     "measure_ways(lambda index: jax.block_until_ready(product(x)))"
                 )
             },
+            alone=True,
         ),
         "update-beside-backward": BARRIERS,
         "training-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
-            edits={"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
+            {"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
         ),
         "small-minibatches-do-not-pay": Intervention(
-            "the smallness",
-            edits={"    steps(64), until=": "    steps(examples), until="},
+            "the smallness", {"    steps(64), until=": "    steps(examples), until="}
         ),
     },
     "measuring-asynchronous-code": {
         "unwaited-clock": SYNCHRONOUS,
         "committed-compiles-anew": Intervention(
             "the array that is not committed",
-            edits={"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
+            {"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
+            alone=True,
         ),
         "equal-work-removed": Intervention(
             "the equality of the products",
-            edits={
-                "sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))",
-            },
+            {"sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))"},
         ),
         "instrument-in-the-interval": Intervention(
             "counting before the clock stops",
-            edits={
+            {
                 "        if counting:\n": (
                     "        seconds.append(time.perf_counter() - start)\n        if counting:\n"
                 ),
@@ -128,45 +118,38 @@ CAUSES = {
                     "in pending))\n"
                 ),
             },
+            alone=True,
         ),
         "five-pairs-undecided": Intervention(
             "comparing a function with itself",
-            edits={
-                "version_b = version_a  # They are the same.": (
-                    "version_b = jax.jit(lambda x: jnp.tanh(x @ x @ x))"
-                )
-            },
+            {"version_a  # They are the same.": "jax.jit(lambda x: jnp.tanh(x @ x @ x))"},
+            alone=True,
         ),
         "drift-fools": Intervention(
             "taking turns",
-            edits={
-                'in_turn = compare({"A": same, "B": same})': (
-                    'in_turn = {"A": measure(same), "B": measure(same)}'
-                ),
-            },
+            {'compare({"A": same, "B": same})': '{"A": measure(same), "B": measure(same)}'},
         ),
         "peeking-finds-winners": Intervention(
-            "looking more than once",
-            edits={"shares(0.95, looks=5)": "shares(0.95, looks=1)"},
+            "looking more than once", {"shares(0.95, looks=5)": "shares(0.95, looks=1)"}
         ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
             "the second kind of memory",
-            edits={"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
+            {"host_array(40, aligned=True)": "host_array(40, aligned=False)"},
         ),
     },
     "in-your-own-code": {
         "watch-finds-the-line": Intervention(
             "reading the loss in each turn",
-            edits={"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+            {"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+            alone=True,
         ),
         "log-later": Intervention(
-            "the steps in between",
-            edits={"with later(log, lag=2)": "with later(log, lag=0)"},
+            "the steps in between", {"with later(log, lag=2)": "with later(log, lag=0)"}
         ),
         "read-before-waiting": Intervention(
             "the batches in hand",
-            edits={
+            {
                 "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
                 "        if not float(loss) < limit:\n            break\n": (
                     "        if not float(loss) < limit:\n            break\n"
@@ -183,42 +166,38 @@ CAUSES = {
         ),
         "scan-small-steps": Intervention(
             "the one call",
-            edits={'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
+            {'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
         ),
         "fill-the-last-batch": Intervention(
-            "the batch that is shorter",
-            edits={"shape = 10 * rows + 5,": "shape = 10 * rows,"},
+            "the batch that is shorter", {"shape = 10 * rows + 5,": "shape = 10 * rows,"}
         ),
         "checkpoint-in-a-thread": Intervention(
             "the thread",
-            edits={
+            {
                 "saving = writer.submit(save, parameters)": "save(parameters)",
                 "        saving.result()\n    return": "    return",
             },
         ),
         "watched-loop-mended": Intervention(
             "reading ahead, and reading the loss later",
-            edits={
-                "enumerate(prefetch(map(read, range(steps))))": (
-                    "enumerate(map(read, range(steps)))"
-                ),
+            {
+                "(prefetch(map(read, range(steps))))": "(map(read, range(steps)))",
                 "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
             },
+            alone=True,
         ),
     },
     "solutions/asynchronous-computation": {
         "x1-model": Intervention(
             "going on without a barrier (and more ratios near 1, where that counts most)",
-            edits={
+            {
                 "ratios = [0.1, 0.3, 1, 3, 10]": "ratios = [0.1, 0.8, 1, 1.2, 10]",
-                '"without": lambda: loop(t1, t2, wait=False),': (
-                    '"without": lambda: loop(t1, t2, wait=True),'
-                ),
+                "lambda: loop(t1, t2, wait=False),": "lambda: loop(t1, t2, wait=True),",
             },
         ),
         "x2-in-time": Intervention(
             "the step ahead",
-            edits={"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
+            {"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
         ),
         "x3-begun-early": SYNCHRONOUS,
         "x4-second": SYNCHRONOUS,
@@ -227,64 +206,50 @@ CAUSES = {
     "solutions/automatic-parallelism": {
         "y1-overtaking": SYNCHRONOUS,
         "y2-vmap": Intervention(
-            "a dispatch for each",
-            edits={
-                '"a call for each": lambda: call_for_each(xs),': (
-                    '"a call for each": lambda: at_once(stack),'
-                )
-            },
+            "a dispatch for each", {"lambda: call_for_each(xs),": "lambda: at_once(stack),"}
         ),
         "y3-copies-arrive": BARRIERS,
         "y4-idle": Intervention(
-            "reading the loss of the step that was just asked for",
-            edits={"        float(loss)\n": ""},
+            "reading the loss of the step that was just asked for", {"        float(loss)\n": ""}
         ),
         "y5-pipeline-speed-up": BARRIERS,
     },
     "beyond-one-machine": {
         "each-holds-a-part": Intervention(
             "the second process",
-            edits={"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+            {"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+            alone=True,
         ),
-        "straggler-holds-all": Intervention(
-            "being late",
-            edits={"            time.sleep(late)\n": "            pass\n"},
-        ),
+        "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
         "few-large-messages": Intervention(
-            "the one message",
-            edits={'"one message": in_messages(1)}': '"one message": in_messages(16)}'},
+            "the one message", {'"one message": in_messages(1)}': '"one message": in_messages(16)}'}
         ),
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
-            edits={"rows if alone else rows // jax.process_count()": "rows"},
+            {"rows if alone else rows // jax.process_count()": "rows"},
         ),
         "same-losses": Intervention(
             "rows that no other process makes",
-            edits={"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
+            {"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
+            alone=True,
         ),
         "killed-and-restarted": Intervention(
-            "the kill",
-            edits={
-                "                os.kill(os.getpid(), signal.SIGKILL)\n": "                pass\n"
-            },
+            "the kill", {"os.kill(os.getpid(), signal.SIGKILL)\n": "pass\n"}
         ),
     },
     "solutions/beyond-one-machine": {
         "v2-one-message": Intervention(
-            "the one message",
-            edits={"for in_one in (False, True))": "for in_one in (False, False))"},
-        ),
+            "the one message", {"for in_one in (False, True))": "for in_one in (False, False))"}
+        )
     },
     "solutions/in-your-own-code": {
         "z1-one-later": Intervention(
-            "the queue of losses",
-            edits={"        if len(pending) > lag:\n": "        if pending:\n"},
+            "the queue of losses", {"        if len(pending) > lag:\n": "        if pending:\n"}
         ),
         "z2-three-readers": Intervention(
             "the other readers",
-            edits={
-                "with ThreadPoolExecutor(readers) as pool:": "with ThreadPoolExecutor(1) as pool:"
-            },
+            {"ThreadPoolExecutor(readers)": "ThreadPoolExecutor(1)"},
+            alone=True,
         ),
     },
 }
@@ -295,60 +260,31 @@ def about_gpus(key: str) -> bool:
     return "gpu" in key.split("-")
 
 
-def cause_of(page: Path) -> dict[str, Intervention]:
-    """Return what takes the cause of each claim of a page away, by key, in the order of the page.
+def runs_without(page: Path) -> list[dict[str, Intervention]]:
+    """Return the runs of a page that take causes away: for each its claims, and their causes.
 
     Raises:
-        ValueError: If a claim has no cause here, or a cause no claim.
+        ValueError: If a claim has no cause, a cause no claim, or an edit does not fit the page.
     """
     causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
         raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
     if left := ", ".join(key for key in causes if key not in claims):
         raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
-    return {key: causes[key] for key in claims}
+    runs: dict[str, dict[str, Intervention]] = defaultdict(dict)
+    for key, cause in causes.items():
+        runs[key if cause.alone else cause.first][key] = cause
+    for run in runs.values():
+        try:
+            together(run.values()).apply_to(read(page))
+        except ValueError as error:
+            raise ValueError(f"{page}, {', '.join(run)}: {error}") from error
+    return list(runs.values())
 
 
-def runs_without(
-    page: Path, keys: Collection[str] | None = None
-) -> list[tuple[Intervention, list[str]]]:
-    """Return the runs that take the causes of claims of a page away, with the claims of each.
-
-    One run may take several causes away, but never changes a cell that another of its claims
-    needs, unless that claim asks for the same: each is tested as if it were alone.
-    """
-    causes = cause_of(page)
-    touched = {key: _touched(page, key, cause) for key, cause in causes.items()}
-    runs: list[list[str]] = []
-    for key in causes if keys is None else keys:
-        for run in runs:
-            alike = causes[run[0]].first == causes[key].first
-            if alike and not any(_disturb(touched[key], touched[other]) for other in run):
-                run.append(key)
-                break
-        else:
-            runs.append([key])
-    return [(_together([causes[key] for key in run]), run) for run in runs]
-
-
-def _touched(page: Path, key: str, cause: Intervention) -> tuple[list[str], dict[str, str]]:
-    """Return the cells that a claim needs, and what takes its cause away from them."""
-    notebook = read(page)
-    keep_what_is_needed(notebook, keys=[key])
-    return [cell.source for cell in notebook.cells], dict(cause.edits)
-
-
-def _disturb(*pair: tuple[list[str], dict[str, str]]) -> bool:
-    """Say whether one of two claims has an edit that the cells of the other would notice."""
-    return any(
-        old in cell and edits.get(old) != new
-        for (cells, edits), (_, others) in (pair, reversed(pair))
-        for old, new in others.items()
-        for cell in cells
-    )
-
-
-def _together(causes: list[Intervention]) -> Intervention:
-    edits = {old: new for cause in causes for old, new in cause.edits.items()}
+def together(causes: Iterable[Intervention]) -> Intervention:
+    """Return what takes the causes of one run away."""
+    causes = list(causes)
     names = dict.fromkeys(cause.takes_away for cause in causes)
-    return Intervention(", ".join(names), causes[0].first, edits)
+    edits = {old: new for cause in causes for old, new in cause.edits.items()}
+    return Intervention(", ".join(names), edits, first=causes[0].first)

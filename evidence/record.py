@@ -6,6 +6,7 @@ If none of the pages that are asked for is missing, they all run again.
 """
 
 import argparse
+import functools
 import json
 import os
 import re
@@ -68,12 +69,6 @@ def _git(*command: str) -> subprocess.CompletedProcess:
     return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
 
 
-def executed(page: Path) -> dict:
-    """Run a page to its end, whatever becomes of its claims, and return its outputs."""
-    outputs = run_notebook(page, strict=False, timeout=900)
-    return {"cells": [{"outputs": [{"data": data} for data in outputs]}]}  # As `outputs_of` reads.
-
-
 def main(given: list[str] | None = None) -> None:
     """Write the results of this machine under the name on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -88,7 +83,9 @@ def main(given: list[str] | None = None) -> None:
     file = ROOT / "book" / "results" / f"{asked.name}.json"
     pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
     try:
-        record(file, header(asked.name), pages, executed)
+        # Whatever becomes of its claims.
+        run = functools.partial(run_notebook, strict=False, timeout=900)
+        record(file, header(asked.name), pages, run)
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)

@@ -1,337 +1,196 @@
-"""How often all claims hold, and how far they are from failing: runs that are repeated and kept.
+"""How often all claims hold, and how far they are from failing: pages that run again and again.
 
-They are kept in book/evidence/repeats.jsonl, and each names the commit that it is of. A run counts
-for each commit at which its page runs the same. So runs may be of code that is older than the tree;
-`book/evidence/repeats.md` says at which commit the pages ran it.
+How it works. A run of a page is a row of book/evidence/repeats.csv, with the commit that last
+changed the page or the package, the machine, and what was busy beside it. For each claim the row
+has the verdict and, for each of its comparisons, the margin: how far the median is from the bound,
+in units of the bound. What is not committed is run and reported, and not kept. The report counts,
+for each page and condition, the runs of the commit that ran last, and says which that is.
 """
 
-import ast
-import itertools
-import json
+import csv
+import io
 import math
 import statistics
-import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from conditions import busy_processes, last_change, on_cores, where
-from fingerprint import Package, digest, fingerprint
-from run_notebook import (
-    ROOT,
-    claims_of,
-    literal,
-    name_of,
-    notebooks,
-    of_type,
-    run_notebook,
-    sentence_of,
-)
-from scipy.stats import binomtest
+from conditions import busy_processes, commit, on_cores, where
+from run_notebook import ROOT, name_of, notebooks, run_notebook
 
-from d2lpar import Predicate
 from d2lpar._format import write_whole
-from d2lpar.book.claims import MIME_TYPE, Claim, without_numbers
+from d2lpar.book.claims import MIME_TYPE, Claim
+from d2lpar.book.results import outputs_of
 
-FILE = ROOT / "book" / "evidence" / "repeats.jsonl"
-FINE = {"holds", "untestable"}
+FILE = ROOT / "book" / "evidence" / "repeats.csv"
+COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
+SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
 # --- Running ----------------------------------------------------------------------------------
 
 
-def main(pages: list[Path], condition: dict, repeats: int, file: Path) -> None:
-    """Repeat the claims of some pages, write the report, and print that of these pages."""
-    commit = repeat(pages, condition, repeats, file)
-    lines = lines_of(file)
-    write_whole(file.with_suffix(".md"), report(lines))
-    print(report_of(commit, lines, [name_of(page) for page in pages]))
+def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE) -> None:
+    """Repeat some pages, write the report of all that is kept, and print that of these pages."""
+    rows = repeat(pages, condition, repeats, file)
+    write_whole(file.with_suffix(".md"), report(load(file), list(map(name_of, notebooks()))))
+    print(report(rows, list(map(name_of, pages))))
 
 
-def repeat(
-    pages: list[Path],
-    condition: Mapping,
-    repeats: int,
-    file: Path,
-    say: Callable[..., None] = print,
-) -> str:
-    """Run the claims of pages until the file has so many runs of each; return their commit.
+def repeat(pages: list[Path], condition: Mapping, repeats: int, file: Path) -> list[dict]:
+    """Run pages until there are so many runs of each, keep each run, and return all that there are.
 
-    Each run is kept when it is over. `condition` has the keys `load`, `cores` and `devices`.
+    `condition` has the keys `load`, `cores` and `devices`.
     """
-    commit, code = state(), codes()
-    if not _header(commit, lines_of(file)):
-        said = {name_of(page): sentences_of(page) for page in notebooks()}
-        append({"commit": commit, "sentences": said, "code": code}, file)
+    rows = load(file)
     devices = condition["devices"]
     environment = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices else {}
     with on_cores(condition["cores"]), busy_processes(condition["load"]):
         for number in range(repeats):
             for page in pages:
-                run = {"page": name_of(page), "machine": where(), **condition}
-                past = runs_for(commit, lines_of(file))
-                if number < sum(run.items() <= made.items() for made in past):
+                run = {name: str(value) for name, value in condition.items()}
+                run |= {"page": name_of(page), "machine": where()}
+                run["commit"] = commit("d2lpar", page)
+                if number < sum(run.items() <= row.items() for row in rows):
                     continue
-                outputs = run_notebook(
-                    page, keys=claims_of(page), strict=False, timeout=900, environment=environment
-                )
-                made = list(map(Claim.from_dict, of_type(outputs, MIME_TYPE)))
-                run |= {"commit": commit, "date": f"{datetime.now(UTC):%Y-%m-%d}"}
-                run["claims"] = {claim.key: shortened(claim) for claim in made}
-                if state() != commit and codes() != code:
-                    raise ValueError("What is repeated has been changed meanwhile: start again.")
-                append(run, file)
-                verdicts = Counter(claim.verdict for claim in made)
-                found = ", ".join(f"{verdict}: {n}" for verdict, n in verdicts.items())
-                say(f"run {number + 1} of {repeats}, {run['page']}: {found}", flush=True)
-    return commit
-
-
-def state() -> str:
-    """Return the commit of what is repeated; what is not committed adds a hash of itself."""
-    commit, changed = last_change([ROOT / "d2lpar", *notebooks()])
-    return commit if commit and not changed else f"{commit}+{digest(list(codes().values()))}"
-
-
-def codes() -> dict[str, str]:
-    """Return the hash of what the claims of each page run."""
-    package = Package(ROOT / "d2lpar")
-    return {
-        name_of(page): fingerprint(page, keys=claims_of(page), package=package)
-        for page in notebooks()
-    }
-
-
-def sentences_of(page: Path) -> dict[str, str]:
-    """Return what the claims of a page say, by their keys."""
-    said = {key: sentence_of(call) for key, call in claims_of(page).items()}
-    return {key: without_numbers(literal(code) or ast.unparse(code)) for key, code in said.items()}
-
-
-def shortened(claim: Claim) -> list:
-    """Return how far each comparison of a claim was from its bound, after its verdict.
-
-    Most hold, so that is not said: the file would be a fifth larger.
-    """
-    distances = [] if claim.needs else map(distance, claim.predicates)
-    verdict = [claim.verdict] if claim.verdict != "holds" else []
-    return [*verdict, *(json.loads(f"{each:.9g}") for each in distances)]
-
-
-def verdict_of(made: list) -> str:
-    """Return the verdict of a claim that was shortened."""
-    return made[0] if made and isinstance(made[0], str) else "holds"
-
-
-def distance(predicate: Predicate) -> float:
-    """Return how far the median is from the bound; negative on the side where it fails."""
-    median = predicate.quantity.median
-    match predicate.relation:
-        case ">":
-            return median - predicate.high
-        case "<":
-            return predicate.low - median
-    return min(median - predicate.low, predicate.high - median)
+                notebook = run_notebook(page, strict=False, timeout=900, environment=environment)
+                made = list(map(Claim.from_dict, outputs_of(notebook, MIME_TYPE)))
+                run |= {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
+                run |= {"claims": "; ".join(map(in_short, made))}
+                rows.append(run)
+                save(rows, file)
+                found = Counter(claim.verdict for claim in made)
+                verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in found.items())
+                print(f"run {number + 1} of {repeats}, {name_of(page)}: {verdicts}", flush=True)
+    return rows
 
 
 # --- The file ---------------------------------------------------------------------------------
 
 
-def append(line: Mapping, file: Path) -> None:
-    """Add a line to the file, in a line of its own even if the last one was cut off."""
+def load(file: Path) -> list[dict[str, str]]:
+    """Return the rows of a file; none if there is no file."""
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def save(rows: Iterable[Mapping], file: Path) -> None:
+    """Write the rows, all or nothing, without those of what is not committed."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    table.writeheader()
+    table.writerows(row for row in rows if not row["commit"].endswith("-dirty"))
     file.parent.mkdir(parents=True, exist_ok=True)
-    cut_off = file.exists() and not file.read_bytes().endswith(b"\n")
-    text = json.dumps(line, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write("\n" * cut_off + text + "\n")
+    write_whole(file, text.getvalue())
 
 
-def lines_of(file: Path) -> list[dict]:
-    """Return the lines of a file, without those that were cut off."""
-    lines = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else []:
-        try:
-            lines.append(json.loads(line))
-        except ValueError:
-            print(f"{file}: a line was cut off, and is left out", file=sys.stderr)
-    return lines
+def in_short(claim: Claim) -> str:
+    """Return the key of a claim, its verdict and its margins."""
+    margins = [] if claim.needs else [f"{p.margin():.4g}" for p in claim.predicates]
+    return " ".join([claim.key, claim.verdict, *margins])
+
+
+def claims_in(row: Mapping[str, str]) -> dict[str, tuple[str, list[float]]]:
+    """Return the verdicts and margins of the claims in a row, by their keys."""
+    parts = (claim.split() for claim in row["claims"].split("; "))
+    return {key: (verdict, list(map(float, margins))) for key, verdict, *margins in parts}
 
 
 # --- The report -------------------------------------------------------------------------------
 
 
-def report(lines: list[dict]) -> str:
-    """Return what the runs of each commit have shown, the newest first, that one with each claim.
-
-    A commit of which no condition has a run of each page is not told of, and of those at which all
-    pages ran the same only the newest.
-    """
-    newest: dict[str, str] = {}
-    for header in (line for line in reversed(lines) if "sentences" in line):
-        newest.setdefault(digest(_code(header)), header["commit"])
-    complete = [commit for commit in newest.values() if together(commit, lines)]
-    if not complete:
-        return "No run is complete yet.\n"
-    parts = [
-        f"These runs are of what the pages ran at commit `{complete[0]}`. If the book has moved on "
-        "since then, a claim may be worded or tested in another way now.\n",
-        report_of(complete[0], lines),
-    ]
-    for commit in complete[1:]:
-        parts += [f"### Before: commit `{commit}`\n", overall(together(commit, lines))]
-    return "\n".join(parts)
-
-
-def report_of(commit: str, lines: list[dict], pages: Iterable[str] | None = None) -> str:
-    """Return what the runs of one commit have shown, for all its pages or for some, as tables."""
-    groups = together(commit, lines, pages)
-    if not groups:
-        return "No run is complete yet.\n"
+def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
+    """Return what the runs of some pages show, as tables in Markdown for each machine."""
     parts = []
-    machines = list(dict.fromkeys(machine for machine, _ in groups))
-    if len(machines) > 1:
-        parts += ["### All machines\n", overall(groups)]
-    for machine in machines:
-        here = {options: runs for (place, options), runs in groups.items() if place == machine}
-        rows = []
-        for options, runs in here.items():
-            days = sorted({run["date"] for page in runs.values() for run in page})
-            span = " to ".join(dict.fromkeys([days[0], days[-1]]))
-            held, count = held_together(runs)
-            command = f"`make evidence REPEATS={count} {options}`"
-            rows.append([command, span, with_interval(held, count)])
-        columns = {options: how_often(runs) for options, runs in here.items()}
-        claims = [
-            [sentence, *(column.get(key, "-") for column in columns.values())]
-            for key, sentence in sentences(commit, lines, pages).items()
-        ]
+    for machine, conditions in sorted(latest(rows, pages).items()):
+        shown = {
+            key: [how_often(runs, key) for runs in conditions.values()]
+            for page in pages
+            for runs in conditions.values()
+            for key in (claims_in(runs[page][-1]) if page in runs else ())
+        }
         parts += [
             f"### {machine}\n",
-            table(["Command", "Days", "All claims together"], rows),
-            table(["Claim", *columns], claims),
+            table(
+                ["Condition", "Days", "Commits", "Runs of a page", "All claims together"],
+                [[name, *in_total(runs, pages)] for name, runs in conditions.items()],
+            ),
+            table(["Claim", *conditions], [[f"`{key}`", *cells] for key, cells in shown.items()]),
         ]
-    return "\n".join(parts)
+    return "\n".join(parts) or "No page has been repeated yet.\n"
 
 
-def together(
-    commit: str, lines: list[dict], pages: Iterable[str] | None = None
-) -> dict[tuple[str, str], dict[str, list[dict]]]:
-    """Return what counts for a commit by machine and condition, then page, where no page lacks."""
-    pages = list(_header(commit, lines).get("sentences", {}) if pages is None else pages)
-    groups = defaultdict(lambda: {page: [] for page in pages})
-    for line in runs_for(commit, lines):
-        if line["page"] in pages:
-            options = f"LOAD={line['load']} CORES={line['cores']}"
-            options += f" DEVICES={line['devices']}" * bool(line["devices"])
-            groups[line["machine"], options][line["page"]].append(line)
-    return {name: runs for name, runs in sorted(groups.items()) if all(runs.values())}
+def latest(rows: Iterable[Mapping], pages: list[str]) -> dict[str, dict[str, dict[str, list]]]:
+    """Return the rows of some pages by machine, condition and page, of the commit that ran last."""
+    found: dict = defaultdict(dict)
+    for row in rows:
+        if row["page"] in pages:
+            condition = f"LOAD={row['load']} CORES={row['cores']}"
+            if row["devices"] != "0":
+                condition += f" DEVICES={row['devices']}"
+            runs = found[row["machine"]].setdefault(condition, {})
+            before = runs.get(row["page"], [])
+            runs[row["page"]] = [r for r in before if r["commit"] == row["commit"]] + [row]
+    return found
 
 
-def runs_for(commit: str, lines: list[dict]) -> list[dict]:
-    """Return the runs that count for a commit: what their page ran is what it ran there."""
-    ran = {line["commit"]: _code(line) for line in lines if "sentences" in line}
-    here = ran.get(commit, {})
-    return [
-        line
-        for line in lines
-        if (page := line.get("page")) in here
-        and ran.get(line["commit"], {}).get(page) == here[page]
-    ]
+def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
+    """Return when the pages ran under a condition, at which commits, and how often all held.
 
-
-def _code(header: Mapping) -> dict[str, str]:
-    # Before there were hashes, the commit stood for what was run.
-    return header.get("code") or dict.fromkeys(header["sentences"], header["commit"])
-
-
-def sentences(commit: str, lines: list[dict], pages: Iterable[str] | None = None) -> dict[str, str]:
-    """Return what the claims of some pages of a commit said, by their keys."""
-    said = _header(commit, lines)["sentences"]
-    return {key: s for page in (said if pages is None else pages) for key, s in said[page].items()}
-
-
-def _header(commit: str, lines: list[dict]) -> dict:
-    """Return the line that says what the pages of a commit claim and run; empty if none does."""
-    of_it = (line for line in lines if line["commit"] == commit)
-    return next((line for line in of_it if "sentences" in line), {})
-
-
-def held_together(runs: Mapping[str, list[dict]]) -> tuple[int, int]:
-    """Return in how many runs of all pages no claim failed or was left undecided, of how many."""
-    count = min(map(len, runs.values()))
-    held = sum(
-        all(
-            verdict_of(made) in FINE
-            for page in runs.values()
-            for made in page[number]["claims"].values()
-        )
-        for number in range(count)
-    )
-    return held, count
-
-
-def overall(groups: Mapping[tuple[str, str], Mapping[str, list[dict]]]) -> str:
-    """Return a table of how often all claims held in each condition, over all machines."""
-    counts = defaultdict(list)
-    for (_, options), runs in groups.items():
-        counts[options].append(held_together(runs))
-    rows = [
-        [options, with_interval(*map(sum, zip(*each, strict=True))), str(len(each))]
-        for options, each in sorted(counts.items())
-    ]
-    return table(["Condition", "All claims together", "Machines"], rows)
-
-
-def with_interval(count: int, among: int) -> str:
-    """Return a share with its exact 95 % interval (Clopper and Pearson, 1934)."""
-    low, high = binomtest(count, among).proportion_ci(0.95, "exact")
-    return f"{count} of {among} runs (95 % interval {low:.0%} to {high:.0%})"
-
-
-def how_often(runs: Mapping[str, list[dict]]) -> dict[str, str]:
-    """Return, by key, how often a claim held where it could be tested, and its margin."""
-    by_key = defaultdict(list)
-    for run in (run for page in runs.values() for run in page):
-        for key, made in run["claims"].items():
-            by_key[key].append(made)
-    cells = {}
-    for key, same in by_key.items():
-        verdicts = Counter(map(verdict_of, same))
-        tested = len(same) - verdicts["untestable"]
-        others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
-        parts = [f"{verdicts['holds']} of {tested}", *(f"{n} {o}" for o, n in others.items() if n)]
-        parts.append(f"margin {margin(same)}")
-        cells[key] = ", ".join(parts) if tested else "not testable"
-    return cells
-
-
-def margin(same: list[list]) -> str:
-    """Return the distance from the nearest bound over its spread between runs.
-
-    The distance is the median over the runs, the spread their standard deviation; of several
-    comparisons the least sure one counts. A count that is always the same has no spread, and
-    what hardly differs so little that the number would say nothing.
+    Pages are repeated one by one and a build runs them all, so that their rates are multiplied.
     """
-    tested = [
-        [each for each in made if not isinstance(each, str)]
-        for made in same
-        if verdict_of(made) != "untestable"
+    rows = [row for page in runs.values() for row in page]
+    days = sorted({row["date"] for row in rows})
+    counts = sorted({len(page) for page in runs.values()})
+    rates = [statistics.mean(map(all_held, page)) for page in runs.values()]
+    missing = len(pages) - len(runs)
+    return [
+        " to ".join(dict.fromkeys([days[0], days[-1]])),
+        ", ".join(f"`{commit}`" for commit in sorted({row["commit"] for row in rows})),
+        " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))),
+        f"pages that have not run: {missing}" if missing else f"{math.prod(rates):.0%}",
     ]
-    if len(tested) < 2:
-        return "-"
-    margins = [math.inf]
-    for comparison in itertools.zip_longest(*tested):
-        distances = [each for each in comparison if each is not None]
-        distance, spread = statistics.median(distances), statistics.pstdev(distances)
-        margins.append(distance / spread if spread else math.copysign(math.inf, distance))
-    if (least := min(margins)) == math.inf:
+
+
+def all_held(row: Mapping[str, str]) -> bool:
+    """Say whether no claim of a run failed or was left undecided."""
+    return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "untestable"}
+
+
+def how_often(runs: Mapping[str, list[Mapping]], key: str) -> str:
+    """Return how often a claim held where it could be tested, and how far it is from failing."""
+    made = [claims_in(row)[key] for page in runs.values() for row in page if key in claims_in(row)]
+    tested = [margins for verdict, margins in made if verdict != "untestable"]
+    if not tested:
+        return "not testable" if made else "-"
+    verdicts = Counter(verdict for verdict, _ in made)
+    others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
+    parts = [f"{verdicts['holds']} of {len(tested)}"]
+    parts += [f"{count} {what}" for what, count in others.items() if count]
+    if len(tested) > 1:
+        parts.append(sigmas(tested))
+    return ", ".join(parts)
+
+
+def sigmas(runs: Iterable[list[float]]) -> str:
+    """Return how many standard deviations between runs a claim is away from failing.
+
+    Of several comparisons the least sure one counts. A count that is always the same has no spread,
+    and what hardly differs so little that the number would say nothing.
+    """
+    least = math.inf
+    for margins in zip(*runs, strict=True):
+        if not all(map(math.isfinite, margins)):
+            return "too few samples"
+        median, spread = statistics.median(margins), statistics.pstdev(margins)
+        least = min(least, median / spread if spread else math.copysign(math.inf, median))
+    if least == math.inf:
         return "exact"
-    return "over 1000" if least > 1000 else f"{least:.1f}"
+    return f"over 1000 {SIGMA}" if least > 1000 else f"{least:.1f} {SIGMA}"
 
 
-def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def table(header: list[str], rows: list[list[str]]) -> str:
     """Return a table in Markdown."""
-    header = list(header)
-    rows = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -20,3 +20,9 @@ def write_page(path, *cells, prose="Some prose."):
     blocks = (f"\n{prose}\n\n```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
     path.write_text(HEADER + "".join(blocks), encoding="utf-8")
     return path
+
+
+def notebook_showing(*outputs):
+    """Return an executed notebook whose cells have shown data of these MIME types."""
+    shown = [{"output_type": "display_data", "data": {kind: data}} for kind, data in outputs]
+    return {"cells": [{"cell_type": "code", "outputs": shown}]}

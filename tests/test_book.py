@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import jupytext
 import pytest
-from run_notebook import ROOT, claimed_by, notebooks, read
+from run_notebook import ROOT, claims_of, notebooks, read
 
 from d2lpar._watch import KINDS
 from d2lpar.book import exercises, results
@@ -72,7 +72,7 @@ def test_a_claim_is_a_sentence_that_stands_once(path):
     notebook = jupytext.read(path)
     markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
     prose = " ".join(markdown.split())
-    sentences = claimed_by(path)
+    sentences = list(claims_of(path).values())
     assert sentences
     assert all(re.match(r"[A-Z`{]", sentence) and sentence[-1] == "." for sentence in sentences)
     assert [sentence for sentence in sentences if sentence in prose] == []
@@ -158,7 +158,7 @@ def test_the_example_of_the_readme_runs():
 def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(html, path):
     page = html / path.relative_to(ROOT).with_suffix(".html")
     verdicts = re.findall(r'class="d2lpar-claim" data-verdict="(\w+)"', page.read_text())
-    assert len(verdicts) == len(claimed_by(path))
+    assert len(verdicts) == len(claims_of(path))
     assert "fails" not in verdicts
     tested = len(verdicts) - verdicts.count("untestable")
     assert verdicts.count("holds") > tested / 2
@@ -218,7 +218,7 @@ def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, pat
 
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
-    assert f"Claims: {sum(len(claimed_by(path)) for path in NOTEBOOKS)} (" in status
+    assert f"Claims: {sum(len(claims_of(path)) for path in NOTEBOOKS)} (" in status
 
 
 def test_the_results_page_sets_editions_and_this_build_side_by_side(html):
@@ -234,14 +234,14 @@ def test_the_results_page_sets_editions_and_this_build_side_by_side(html):
         assert f'id="fig-results-{name.lower()}"' in page
     broken = [re.findall(r">broken<.*?<p>([\d.]+)<", table, re.DOTALL) for table in tables]
     assert broken[-1] == ["1.08"]
-    assert verdicts.count("<tr") == 1 + sum(len(claimed_by(path)) for path in NOTEBOOKS)
+    assert verdicts.count("<tr") == 1 + sum(len(claims_of(path)) for path in NOTEBOOKS)
     assert all(len(alt.split()) > 4 for alt in Figures.of(page).alts)
 
 
 def test_the_page_on_soundness_has_every_claim_with_and_without_its_cause(html):
     page = (html / "book" / "soundness.html").read_text()
     causes, *repeats = tables_of(page)
-    assert causes.count("<tr") == 1 + sum(len(claimed_by(path)) for path in NOTEBOOKS)
+    assert causes.count("<tr") == 1 + sum(len(claims_of(path)) for path in NOTEBOOKS)
     assert repeats
 
 

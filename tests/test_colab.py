@@ -16,9 +16,10 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
-from run_notebook import FEW_ROUNDS, ROOT, notebooks, of_type, outputs_of
+from run_notebook import FEW_ROUNDS, ROOT, notebooks
 
 from d2lpar.book import claims, exercises, explore
+from d2lpar.book.results import outputs_of
 
 NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks()]
 IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
@@ -81,12 +82,12 @@ class Colab(NamedTuple):
         return done.stdout
 
     def execute(self, name, notebook):
-        """Run a notebook to its end, alone in a folder, and return the data of its outputs."""
+        """Run a notebook to its end, alone in a folder, and return it."""
         path = self.folder / name
         path.parent.mkdir(parents=True)
         nbformat.write(notebook, path)
         self.run("jupyter-execute", path, "--inplace", "--kernel_name=colab", "--timeout=900")
-        return outputs_of(nbformat.read(path, as_version=4))
+        return nbformat.read(path, as_version=4)
 
     def installed(self):
         """Return what is installed, a line each."""
@@ -142,23 +143,27 @@ def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(c
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
 def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, notebook):
     name = notebook.relative_to(ROOT / "book")
-    outputs = colab[0].execute(name.with_suffix("") / name.name, with_few_rounds(notebook))
+    executed = colab[0].execute(name.with_suffix("") / name.name, with_few_rounds(notebook))
     page = html.parent / "jupyter_execute" / notebook.relative_to(ROOT)
-    on_the_page = outputs_of(nbformat.read(page, as_version=4))
-    assert objects_in(outputs) == objects_in(on_the_page) != []
+    assert objects_in(executed) == objects_in(nbformat.read(page, as_version=4)) != []
     # Of what the book makes for its own pages, Colab shows the HTML.
-    assert all("text/html" in data for data in outputs if explore.MIME_TYPE in data)
+    assert all("text/html" in data for data in shown_by(executed) if explore.MIME_TYPE in data)
     # A solution may not be seen to be right where others are at work, but no starter ever is.
     if notebook.parent.name != "solutions":
-        verdicts = {report["verdict"] for report in of_type(outputs, exercises.MIME_TYPE)}
+        verdicts = {report["verdict"] for report in outputs_of(executed, exercises.MIME_TYPE)}
         assert "accepted" not in verdicts
 
 
-def objects_in(outputs):
+def shown_by(notebook):
+    """Return the data of the outputs of an executed notebook, by MIME type."""
+    return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
+
+
+def objects_in(notebook):
     """Return which figures, explorables, exercises and claims there are, in their order."""
     return [
         (kind, data[kind]["sentence"] if kind == claims.MIME_TYPE else "")
-        for data in outputs
+        for data in shown_by(notebook)
         for kind in (claims.MIME_TYPE, exercises.MIME_TYPE, explore.MIME_TYPE, "image/svg+xml")
         if kind in data
     ]

@@ -7,73 +7,18 @@ from contextlib import nullcontext
 import nbformat
 import pytest
 import run_notebook
-from pages import write_page
-from run_notebook import (
-    FEW_ROUNDS,
-    ROOT,
-    Intervention,
-    claimed_by,
-    claims_of,
-    keep_what_is_needed,
-    name_of,
-    notebooks,
-    pages_by_key,
-)
+from pages import notebook_showing, write_page
+from run_notebook import FEW_ROUNDS, ROOT, Intervention, claims_of, notebooks
 
 import d2lpar
 from d2lpar.book import exercises
 
 
-def notebook(*sources):
-    return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
-
-
-def sources(made):
-    return [cell.source for cell in made.cells]
-
-
-# --- The cells of a claim ---------------------------------------------------------------------
-
-CELLS = [
-    "import numpy as np",
-    "%pip install nothing",
-    "a, unused = np.ones(2), 1",
-    "table = {}",
-    "table['row'] = a",
-    "def scaled(x):\n    return factor * x",
-    "factor = 3",
-    "print(unused)",
-    "claim('Mine.', scaled(table) > 2, key='mine')",
-    "claim('Another.', unused > 2, key='another')",
-]
-
-
-def test_only_the_cells_run_that_a_claim_needs_and_those_that_they_need():
-    made = notebook(*CELLS)
-    keep_what_is_needed(made, keys=["mine"])
-    assert sources(made) == [CELLS[i] for i in (0, 2, 3, 4, 5, 6, 8)]
-
-
-def test_what_is_bound_anew_before_it_is_used_is_not_needed_from_before():
-    cells = ["x = 1", "for x in [2]:\n    y = x", "claim('Mine.', y > x, key='mine')"]
-    made = notebook(*cells)
-    keep_what_is_needed(made, keys=["mine"])
-    assert sources(made) == cells[1:]
-
-
-@pytest.mark.parametrize("made_of", ["[x for x in [1]]", "{x for x in [1]}", "{x: x for x in [1]}"])
-def test_the_name_inside_a_comprehension_is_not_needed_from_elsewhere(made_of):
-    cells = ["x = 1", f"y = {made_of}", "claim('Mine.', y > 1, key='mine')"]
-    made = notebook(*cells)
-    keep_what_is_needed(made, keys=["mine"])
-    assert sources(made) == cells[1:]
-
-
 @pytest.mark.parametrize("source", ["x = 2", "x = 1\ny = 1"])
 def test_an_edit_of_what_does_not_stand_there_exactly_once_is_refused(source):
-    edit = Intervention("one", edits={" = 1": " = 3"})
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)])
     with pytest.raises(ValueError, match="' = 1' does not stand in the notebook exactly once"):
-        edit.apply_to(notebook(source))
+        Intervention("one", {" = 1": " = 3"}).apply_to(notebook)
 
 
 # --- The names of claims ----------------------------------------------------------------------
@@ -82,35 +27,32 @@ def test_an_edit_of_what_does_not_stand_there_exactly_once_is_refused(source):
 def test_claims_are_known_by_their_keys_in_the_order_of_the_page(tmp_path):
     page = write_page(
         tmp_path / "page.md",
+        "%pip install nothing\nx = (5\n % 3)",
         "claim('One.', a > 1, key='b')\nclaim(sentence='Two.', key='a', needs='a GPU')",
         "claim('Three.', a < 1, key='c')",
     )
-    assert list(claims_of(page)) == ["b", "a", "c"]
-    assert list(claimed_by(page)) == ["One.", "Two.", "Three."]
+    assert claims_of(page) == {"b": "One.", "a": "Two.", "c": "Three."}
 
 
 @pytest.mark.parametrize("key", ["", ", key=''", ", key=name"])
 def test_a_claim_without_a_key_that_can_be_read_is_refused(tmp_path, key):
     page = write_page(tmp_path / "page.md", f"claim('One.', a > 1{key})")
-    with pytest.raises(ValueError, match=r"page\.md: 'One\.' has no key\. Give it one: claim\("):
+    with pytest.raises(ValueError, match=r"page\.md: the claim 'One\.' has no key\. Give it one"):
         claims_of(page)
 
 
-def test_a_key_that_two_claims_have_is_refused_on_one_page_and_on_two(tmp_path):
+def test_a_key_that_two_claims_of_a_page_have_is_refused(tmp_path):
     claim = "claim('{}', a > 1, key='same')"
-    one = write_page(tmp_path / "one.md", claim.format("One."))
-    other = write_page(tmp_path / "other.md", claim.format("Two."))
-    both = write_page(tmp_path / "both.md", claim.format("One."), claim.format("Two."))
-    with pytest.raises(ValueError, match=r"'Two\.' has a key that another claim has.*'same'"):
-        claims_of(both)
-    with pytest.raises(ValueError, match=r"one\.md and .*other\.md both have .* key 'same'"):
-        pages_by_key([one, other])
+    page = write_page(tmp_path / "page.md", claim.format("One."), claim.format("Two."))
+    with pytest.raises(ValueError, match=r"page\.md: two claims have the key 'same'"):
+        claims_of(page)
 
 
-def test_every_claim_of_the_book_has_a_key_of_its_own():
-    pages = pages_by_key(notebooks())
-    assert len(pages) == sum(len(claimed_by(page)) for page in notebooks())
-    assert {name_of(page) for page in pages.values()} == {name_of(page) for page in notebooks()}
+def test_every_page_has_claims_and_no_key_is_of_two_pages():
+    pages = [list(claims_of(page)) for page in notebooks()]
+    keys = [key for page in pages for key in page]
+    assert all(pages)
+    assert len(keys) == len(set(keys))
 
 
 # --- Running ----------------------------------------------------------------------------------
@@ -128,6 +70,13 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
     assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 9
 
 
+def test_where_errors_are_allowed_the_cells_behind_one_run(tmp_path):
+    page = write_page(tmp_path / "page.md", "[][0]", "print('on')")
+    failing, behind = run_notebook.run_notebook(page, allow_errors=True).cells
+    assert failing.outputs[0].ename == "IndexError"
+    assert behind.outputs[0].text == "on\n"
+
+
 @pytest.mark.parametrize(
     ("page", "verdict", "ends"),
     [
@@ -138,8 +87,9 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
     ],
 )
 def test_a_solution_that_is_not_accepted_ends_it_with_an_error(page, verdict, ends, monkeypatch):
-    outputs = [{exercises.MIME_TYPE: {"exercise": "X1", "verdict": verdict, "saw": ""}}]
-    monkeypatch.setattr(run_notebook, "run_notebook", lambda path: outputs)
+    report = {"exercise": "X1", "verdict": verdict, "saw": ""}
+    executed = notebook_showing((exercises.MIME_TYPE, report))
+    monkeypatch.setattr(run_notebook, "run_notebook", lambda path: executed)
     monkeypatch.setattr(sys, "argv", ["run_notebook.py", page])
     with pytest.raises(SystemExit, match=ends) if ends else nullcontext():
         run_notebook.main()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from run_notebook import ROOT, claimed_by, notebooks
+from run_notebook import ROOT, claims_of, notebooks
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright; `make test` has it")
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="`make test` has it")
@@ -350,7 +350,7 @@ def test_a_page_prints_with_its_claims_and_without_what_is_around_it(visit, page
             "all => all.map(of => (of.querySelector('summary') ?? of).firstChild.textContent)"
         )
         printed = pypdf.PdfReader(io.BytesIO(tab.pdf(format="A4")))
-    assert len(claims) == len(claimed_by((ROOT / page).with_suffix(".md")))
+    assert len(claims) == len(claims_of((ROOT / page).with_suffix(".md")))
     text = " ".join(sheet.extract_text() for sheet in printed.pages)
     words = unicodedata.normalize("NFKC", text)  # Without ligatures.
     dense = "".join(words.split())

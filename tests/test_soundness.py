@@ -19,17 +19,15 @@ def page(monkeypatch, tmp_path):
         importlib.import_module, ("d2lpar_runs", "d2lpar_tables", "d2lpar_charts")
     )
 
-    def side(verdict, clearance, tries=1, needs=None):
-        there = {"machine": "mine", "date": "2026-11-24", "measured": ["ratio: 2"]}
-        return there | {
-            "verdict": verdict,
-            "clearance": clearance,
-            "tries": tries,
-            "needs": needs,
-        }
+    def side(verdict, margin, tries=1, needs=None):
+        measured = ["ratio: 2"]
+        return dict(verdict=verdict, margin=margin, tries=tries, needs=needs, measured=measured)
 
     untestable = side("untestable", None, needs="a GPU")
-    evidence = {
+    one = {
+        "commit": "abc-dirty",
+        "date": "2026-11-24",
+        "machine": "mine",
         "claims": {
             "fork": {
                 "with": side("holds", 0.5),
@@ -39,8 +37,9 @@ def page(monkeypatch, tmp_path):
             "copy-gpu": {"with": untestable, "without": untestable, "takes_away": "the copy"},
             "gone": {"with": side("holds", 1.0), "without": side("fails", -1.0)},
         },
-        "pages": {"one": {"one core": {"claims": {"fork": "holds"}, "exercises": {}}}},
+        "conditions": {"one core": {"claims": {"fork": "holds"}, "exercises": {}}},
     }
+    evidence = {"pages": {"one": one}}
     sentences = {"fork": "It `forks`, in new words.", "copy-gpu": "It copies.", "new": "It is new."}
     claims = tuple(Claim(text, needs="a look", key=key) for key, text in sentences.items())
     monkeypatch.setattr(
@@ -69,7 +68,9 @@ def rows(table):
 
 def test_each_claim_of_the_book_has_a_row_with_its_present_sentence_and_its_evidence(page):
     where, table = page.tables.causes_table(page.app, "page", "")
-    assert where.astext() == "Tested on mine, 2026-11-24."
+    assert where.astext() == (
+        "Tested on mine: 2026-11-24 at commit abc with changes that are not committed."
+    )
     header, fork, copy, new = cells_of(table)
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
     assert fork[0] == "It forks, in new words.\n\nfork"

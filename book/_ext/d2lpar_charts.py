@@ -49,11 +49,12 @@ def interval_from_bound(predicate):
 
 def causes_chart(app, docname, _):
     """Return a chart of how far each claim is from its bound, with its cause and without."""
-    kept = runs.causes(app)["claims"]
+    pages = runs.causes(app)["pages"].values()
+    kept = {key: found for page in pages for key, found in page["claims"].items()}
     lines = []
     for claim in chain(*runs.this_build(app).claims.values()):
         sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
-        with_it, without = (side.get("clearance") for side in sides)
+        with_it, without = (side.get("margin") for side in sides)
         if with_it is None or without is None:
             continue
         label = f"with its cause {with_it:.2g} from the bound, without it {without:.2g}"

@@ -52,7 +52,7 @@ def causes(app):
     """Return what `make evidence` has kept; nothing before it has run."""
     file = Path(app.srcdir, "book", "evidence", "causes.json")
     if not file.exists():
-        return {"claims": {}, "pages": {}}
+        return {"pages": {}}
     return json.loads(file.read_text(encoding="utf-8"))
 
 

@@ -1,6 +1,6 @@
 """Tables of what this build and other machines have measured, for Sphinx."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
@@ -69,7 +69,8 @@ def names_of(claim):
 
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    kept, rows = runs.causes(app)["claims"], []
+    pages, rows = runs.causes(app)["pages"].values(), []
+    kept = {key: found for page in pages for key, found in page["claims"].items()}
     for claim in chain(*runs.this_build(app).claims.values()):
         found = kept.get(claim.key, {})
         with_it, without = (tested(found.get(side)) for side in ("with", "without"))
@@ -77,14 +78,20 @@ def causes_table(app, docname, _):
         sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
         rows.append((sentence, with_it, taken, without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    sides = [
-        found[side] for found in kept.values() for side in ("with", "without") if side in found
-    ]
-    where = "; ".join(sorted({f"{side['machine']}, {side['date']}" for side in sides}))
     return [
-        nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."),
+        nodes.paragraph(text=f"Tested on {tested_on(pages) or 'no machine yet'}."),
         table("causes", header, rows),
     ]
+
+
+def tested_on(pages):
+    """Return on which machines pages were tested, when, and at which commits, in words."""
+    found = defaultdict(set)
+    for page in pages:
+        commit, dirty, _ = page["commit"].partition("-dirty")
+        changes = " with changes that are not committed" if dirty else ""
+        found[page["machine"]].add(f"{page['date']} at commit {commit}{changes}")
+    return "; ".join(f"{machine}: {', '.join(sorted(when))}" for machine, when in found.items())
 
 
 def tested(side):
@@ -104,7 +111,7 @@ def conditions_table(app, docname, _):
     kept, rows = runs.causes(app)["pages"], []
     for page in runs.this_build(app).claims:
         name = page.removeprefix("book/")
-        for condition, found in kept.get(name, {}).items():
+        for condition, found in kept.get(name, {"conditions": {}})["conditions"].items():
             claims = Counter(short(verdict) for verdict in found["claims"].values())
             exercises = Counter(found["exercises"].values())
             counts = map(in_words, (claims, exercises))
