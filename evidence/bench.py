@@ -197,7 +197,7 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
 def line(goal: Predicate) -> str:
     """Return a row as it is printed."""
     unit = goal.quantity.unit
-    return f"{goal.quantity!s}; goal < {format_value(goal.low, unit)}: {goal.verdict}"
+    return f"{goal.quantity!r}; goal < {format_value(goal.low, unit)}: {goal.verdict}"
 
 
 def main() -> int:

@@ -63,7 +63,7 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
         monkeypatch.setattr(d2lpar, name, getattr(d2lpar, name))  # Put back what is replaced.
     exec(FEW_ROUNDS, {})
     ways = {"a": lambda: 1.0, "b": lambda: 2.0}
-    undecided = {"until": lambda times: times.ratio("a", "b").between(0, 0), "limit": 60}
+    undecided = {"until": lambda times: times.ratio("a", "b").between(0, 0), "max_seconds": 60}
     for options in ({}, {"repeats": 40}, undecided):
         assert len(d2lpar.compare(ways, **options)["a"].total.samples) == 9
     assert len(d2lpar.compare(ways, repeats=6)["a"].total.samples) == 6
