@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from d2lpar._errors import (
         CompilationError as CompilationError,
         D2lparError as D2lparError,
+        DeviceError as DeviceError,
         WorkerError as WorkerError,
     )
     from d2lpar._format import format_bytes as format_bytes, format_seconds as format_seconds
@@ -88,7 +89,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "_cores": "Control free_cores usable_cores",
     "_devices": "cpu device_name gpu num_gpus try_all_gpus try_gpu two_devices use_cpu_devices",
-    "_errors": "CompilationError D2lparError WorkerError",
+    "_errors": "CompilationError D2lparError DeviceError WorkerError",
     "_format": "format_bytes format_seconds",
     "_graph": "computation_graph critical_path seconds_of width",
     "_measurement": "Comparison Measurement compare measure",
@@ -110,7 +111,6 @@ __all__ = sorted(_MODULE_OF)
 # Names of version 0.2, for this version only: whoever uses one is told the new one.
 _RENAMED = {
     "ArgumentError": "ValueError, or TypeError for what is of another kind",
-    "DeviceError": "d2lpar.D2lparError",
     "ExtraError": "ImportError",
     "TraceError": "d2lpar.D2lparError",
     "WatchError": "d2lpar.D2lparError",

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from d2lpar._cores import usable_cores
-from d2lpar._errors import D2lparError, require_count
+from d2lpar._errors import DeviceError, require_count
 from d2lpar._format import format_bytes, plural
 
 
@@ -23,7 +23,7 @@ def cpu(index: int = 0) -> jax.Device:
         index: Which of JAX's CPU devices; there is one unless you ask for more.
 
     Raises:
-        D2lparError: If there are not that many.
+        DeviceError: If there are not that many.
         ValueError: If `index` is negative or no integer.
 
     Example:
@@ -42,7 +42,7 @@ def gpu(index: int = 0) -> jax.Device:
         index: Which of the GPUs that JAX sees.
 
     Raises:
-        D2lparError: If there are not that many.
+        DeviceError: If there are not that many.
         ValueError: If `index` is negative or no integer.
     """
     require_count("index", index, at_least=0)
@@ -108,7 +108,7 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
 
     Raises:
         ValueError: If a pair is written in another way.
-        D2lparError: If there is none of them.
+        DeviceError: If there is none of them.
 
     Example:
         >>> first, second = two_devices("cpu+cpu")
@@ -125,7 +125,7 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
             second = second[1:]
         if first and second:
             return first[0], second[0]
-    raise D2lparError(
+    raise DeviceError(
         f"two_devices() was asked for {' or '.join(pairs)}, but JAX sees "
         f"{_count('cpu')} and {_count('gpu')}. Call d2lpar.use_cpu_devices(2) before anything "
         "else of JAX: two CPU devices are enough for most of the book."
@@ -181,7 +181,7 @@ def use_cpu_devices(count: int) -> None:
 
     Raises:
         ValueError: If `count` is no integer of at least 1.
-        D2lparError: If JAX has already started with fewer.
+        DeviceError: If JAX has already started with fewer.
     """
     require_count("count", count, at_least=1)
     try:
@@ -191,7 +191,7 @@ def use_cpu_devices(count: int) -> None:
     except RuntimeError as error:
         found = len(jax.local_devices(backend="cpu"))
         if found < count:
-            raise D2lparError(
+            raise DeviceError(
                 f"use_cpu_devices({count}) came too late: JAX has already started with "
                 f"{plural(found, 'CPU device')}. Restart Python (in a notebook: the kernel) and "
                 "call it before anything else of JAX, or set the environment variable "
@@ -213,7 +213,7 @@ def _devices_of(kind: str) -> list[jax.Device]:
 def _pick(kind: str, devices: list[jax.Device], index: int, way_out: str) -> jax.Device:
     if index < len(devices):
         return devices[index]
-    raise D2lparError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
+    raise DeviceError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
 
 
 def _count(kind: str) -> str:

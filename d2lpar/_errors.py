@@ -22,6 +22,12 @@ class D2lparError(RuntimeError):
     __module__ = "d2lpar"  # Where readers find it; a traceback says so.
 
 
+class DeviceError(D2lparError):
+    """A device was asked for that JAX does not have, or can no longer make."""
+
+    __module__ = "d2lpar"
+
+
 class CompilationError(D2lparError):
     """XLA compiled something while the clock was running, so the time means nothing."""
 

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from d2lpar._devices import device_name
-from d2lpar._errors import D2lparError, needs, require_function
+from d2lpar._errors import DeviceError, needs, require_function
 from d2lpar._timeline import PYTHON, Timeline
 
 with needs("plot"):
@@ -40,7 +40,7 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
           `device_put` has the device that it copies to.
 
     Raises:
-        D2lparError: If an operator is given arrays of different devices, which JAX would refuse.
+        DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
         ValueError: If `function` cannot be called.
 
     Example:
@@ -255,7 +255,7 @@ def _names(devices: Iterable[jax.Device]) -> str:
 def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) -> str | None:
     devices = sorted({attributes["device"] for attributes in operands} - {None})
     if len(devices) > 1:
-        raise D2lparError(
+        raise DeviceError(
             f"{operator!r} is given arrays of {' and '.join(devices)}, which JAX refuses: copy "
             "them to one device with jax.device_put first."
         )

@@ -20,7 +20,7 @@ from d2lpar import (
     use_cpu_devices,
 )
 from d2lpar._devices import this_machine, versions
-from d2lpar._errors import D2lparError
+from d2lpar._errors import DeviceError
 
 # --- Devices ------------------------------------------------------------------------------------
 
@@ -40,7 +40,7 @@ def test_without_a_gpu_the_cpu_takes_its_place():
 
 def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
     n = num_gpus()
-    with pytest.raises(D2lparError) as caught:
+    with pytest.raises(DeviceError) as caught:
         gpu(n)
     assert str(caught.value) == (
         f"gpu({n}) was asked for, but JAX sees {n} GPU device{'s' * (n != 1)}. "
@@ -50,7 +50,7 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
 
 def test_a_cpu_index_out_of_range_is_an_error_with_a_way_out():
     n = len(CPUS)
-    with pytest.raises(D2lparError) as caught:
+    with pytest.raises(DeviceError) as caught:
         cpu(n)
     assert str(caught.value) == (
         f"cpu({n}) was asked for, but JAX sees {n} CPU device{'s' * (n != 1)}. "
@@ -73,7 +73,7 @@ def test_a_number_of_devices_must_be_a_positive_integer(count):
 
 def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
     n = len(CPUS)
-    with pytest.raises(D2lparError) as caught:
+    with pytest.raises(DeviceError) as caught:
         use_cpu_devices(n + 1)
     assert str(caught.value) == (
         f"use_cpu_devices({n + 1}) came too late: JAX has already started with {n} CPU "
@@ -166,7 +166,7 @@ def test_a_pair_that_is_written_in_another_way_is_refused(pair):
 
 def test_two_devices_that_are_not_there_are_an_error_with_a_way_out(machine):
     machine(1, 1)
-    with pytest.raises(D2lparError) as caught:
+    with pytest.raises(DeviceError) as caught:
         two_devices("gpu+gpu", "cpu+cpu")
     assert str(caught.value) == (
         "two_devices() was asked for gpu+gpu or cpu+cpu, but JAX sees 1 CPU device and 1 GPU "
@@ -180,7 +180,7 @@ def test_the_way_out_leads_to_two_devices(run_python):
 from d2lpar import *
 try:
     two_devices()
-except D2lparError as error:
+except DeviceError as error:
     print(str(error).split(". ")[0])
 """
     assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == (

@@ -10,6 +10,7 @@ from d2lpar import (
     Benchmark,
     CompilationError,
     D2lparError,
+    DeviceError,
     InFlight,
     PeakMemory,
     Timer,
@@ -23,7 +24,6 @@ from d2lpar import (
 )
 from d2lpar._errors import require_count
 from d2lpar._waiting import wait_for
-from d2lpar.book.claims import ClaimError
 
 # --- Counts -------------------------------------------------------------------------------------
 
@@ -34,7 +34,7 @@ from d2lpar.book.claims import ClaimError
         (D2lparError, RuntimeError),
         (CompilationError, RuntimeError),
         (WorkerError, RuntimeError),
-        (ClaimError, AssertionError),
+        (DeviceError, RuntimeError),
     ],
 )
 def test_an_error_is_caught_under_our_name_and_under_that_of_python(error, builtin):

@@ -11,7 +11,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceShardin
 from timelines import event, timeline
 
 from d2lpar import (
-    D2lparError,
+    DeviceError,
     computation_graph,
     cpu,
     critical_path,
@@ -212,7 +212,7 @@ def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
     ],
 )
 def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them(operator, function):
-    with pytest.raises(D2lparError) as caught:
+    with pytest.raises(DeviceError) as caught:
         computation_graph(function, on(1), on(0))
     assert str(caught.value) == (
         f"{operator!r} is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one "

@@ -421,11 +421,9 @@ def test_an_axis_reaches_below_zero_where_a_quantity_does():
         (exact("n", 1).between(10, 10), -0.9),
     ],
 )
-def test_the_clearance_is_in_units_of_the_bound_and_negative_where_a_claim_fails(
-    predicate, clearance
-):
-    assert predicate.margin() == pytest.approx(clearance)
-    assert (predicate.verdict == "holds") == (clearance > 0)
+def test_the_margin_is_in_units_of_the_bound_and_negative_where_a_claim_fails(predicate, margin):
+    assert predicate.margin() == pytest.approx(margin)
+    assert (predicate.verdict == "holds") == (margin > 0)
 
 
 def test_the_margin_of_another_value_is_from_the_same_bound():

@@ -6,7 +6,6 @@ import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from d2lpar._errors import D2lparError
 from d2lpar._format import format_value
 from d2lpar._quantity import Predicate, Quantity, exact, quantities_table
 from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, with_code
@@ -28,10 +27,6 @@ VERDICTS = {
 
 UNKNOWN = "…"
 """What stands for a number that this machine cannot measure."""
-
-
-class ClaimError(D2lparError, AssertionError):
-    """A claim of the book does not hold on this machine (raised in strict mode only)."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +237,7 @@ def claim(
     Raises:
         ValueError: If there is no sentence, something other than a comparison is given, or a
             place has no number or a number no place.
-        ClaimError: In strict mode, if the claim does not hold.
+        AssertionError: In strict mode, if the claim does not hold.
 
     Example:
         >>> from d2lpar._quantity import exact
@@ -260,4 +255,4 @@ def claim(
     if not show_in_notebook(made):
         print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
-        raise ClaimError(str(made))
+        raise AssertionError(str(made))

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from d2lpar._devices import cpu, device_name
-from d2lpar._errors import CompilationError, D2lparError
+from d2lpar._errors import CompilationError, D2lparError, DeviceError
 from d2lpar._format import plural
 from d2lpar.book.notebook import VERDICT_COLORS, verdict_box
 from d2lpar.book.workloads import chain
@@ -176,7 +176,7 @@ def call_answer(
             "Python before you measure anything.",
             "Is there a loop that never ends, or a wait for something that nobody dispatched?",
         )
-    if raised and isinstance(raised[0], D2lparError):
+    if raised and type(raised[0]) is D2lparError:
         raise raised[0]  # Not the reader's fault: another recording is under way.
     if raised:
         raise _rejection_of(raised[0]) from None
@@ -353,7 +353,7 @@ def _rejection_of(error: BaseException) -> Rejection:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_readers(frame)]
     where = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
     look = "Call it yourself with small arguments to see where that comes from."
-    if isinstance(error, D2lparError):
+    if isinstance(error, DeviceError):
         look = "The check needs no other device than those of the arrays that it hands in."
     elif isinstance(error, jax.errors.JAXTypeError):
         look = "Something under jit or vmap needs a value, and while JAX traces there is none."

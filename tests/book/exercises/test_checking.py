@@ -281,8 +281,8 @@ def test_after_an_exception_it_is_not_called_again():
 @pytest.mark.parametrize(
     ("answer", "saw", "look"),
     [
-        (lambda: gpu(99), "D2lparError: gpu(99) was asked for, but JAX sees", "no other device"),
-        (lambda: cpu(99), "D2lparError: cpu(99) was asked for, but JAX sees", "no other device"),
+        (lambda: gpu(99), "DeviceError: gpu(99) was asked for, but JAX sees", "no other device"),
+        (lambda: cpu(99), "DeviceError: cpu(99) was asked for, but JAX sees", "no other device"),
         (
             lambda: jax.jit(float)(1.0),
             "ConcretizationTypeError",
