@@ -7,6 +7,7 @@ from pathlib import Path
 
 import d2lpar_runs as runs
 import matplotlib.pyplot as plt
+import numpy as np
 from docutils import nodes
 
 from d2lpar import plot
@@ -101,7 +102,54 @@ def chart(title, lines, caption):
     return nodes.raw("", html, format="html")
 
 
-# --- Findings of experiments ------------------------------------------------------------------
+# --- Drawings ---------------------------------------------------------------------------------
+
+
+def first_picture(app, docname, _):
+    """Return a drawing of when Python and when the device are done with ten products, to scale."""
+    rows = runs.sources(app, "A1")["this build"]
+    handed_out, ready = rows["handed out"].median, rows["ready"].median
+    asked, there = in_seconds(handed_out, 1), in_seconds(ready, 2)
+    plot.use_style()
+    axes = plt.figure(figsize=(4.6, 2.4)).add_subplot(xlim=(-0.15, 1), ylim=(0, 4))
+    axes.set_axis_off()
+    host, device = ({"color": plot.COLOURS[who], "weight": "bold"} for who in ("host", "device"))
+    axes.text(-0.15, 3.5, "Python", va="center", **host)
+    share = handed_out / ready
+    axes.barh(3.5, max(share, 0.006), color=host["color"])  # Never too thin to be seen.
+    axes.text(share + 0.02, 3.5, "has its answer here, and goes on", va="center")
+    axes.text(-0.15, 2.55, "device", va="center", **device)
+    for number in range(10):
+        axes.barh(2.55, 0.1, left=number / 10, color=device["color"], edgecolor="white")
+        axes.text(number / 10 + 0.05, 2.55, number + 1, color="white", ha="center", va="center")
+    axes.text(1, 1.85, "here are the results", ha="right", va="center")
+    axes.text(-0.15, 1, asked, size=22, va="center", **host)
+    axes.text(-0.15, 0.55, "is what a clock says\nthat does not wait", va="top")
+    axes.text(0.45, 1, there, size=22, va="center", **device)
+    axes.text(0.45, 0.55, "is how long the\nten products take", va="top")
+    alt = f"Python hands out ten products in {asked}, and they take {there}."
+    picture = nodes.container("", save(app, docname, "first", alt), classes=["d2lpar-first"])
+    machine = runs.this_build(app).machine
+    said = f"To scale, measured while this page was made ({machine.processor}, {machine.cores}"
+    said += " core)." if machine.cores == 1 else " cores)."
+    picture += nodes.paragraph(text=said, classes=["sd-text-center", "sd-text-muted"])
+    return [picture]
+
+
+def in_seconds(seconds, digits):
+    """Write a time in seconds, however short, so that two of them can be compared at a glance."""
+    return f"{np.format_float_positional(seconds, digits, fractional=False, trim='-')} s"
+
+
+def save(app, docname, name, alt):
+    """Save the figure that was drawn last, and return it for the page."""
+    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(path, format="svg", bbox_inches="tight")
+    plt.close("all")
+    uri = path.relative_to(app.srcdir).as_posix()
+    app.env.images.add_file(docname, uri)
+    return nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
 
 
 def experiment_figure(app, docname, name):
@@ -112,16 +160,9 @@ def experiment_figure(app, docname, name):
         for claimed in EXPERIMENTS[name].findings
         if not any(predicates[claimed].quantity.unit for predicates in found.values())
     }
-    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
-    path.parent.mkdir(parents=True, exist_ok=True)
     plot.use_style()
     figures.draw_findings(panels)
-    plt.savefig(path, format="svg", bbox_inches="tight")
-    plt.close("all")
-    uri = path.relative_to(app.srcdir).as_posix()
-    app.env.images.add_file(docname, uri)
-    alt = f"Points for each source: {'; '.join(panels)}."
-    image = nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
+    image = save(app, docname, name, f"Points for each source: {'; '.join(panels)}.")
     caption = nodes.caption(
         text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % "
         "intervals. The claim holds where it is shaded."

@@ -1,7 +1,6 @@
 """Have pages show what this build and other machines have measured, for Sphinx."""
 
 import d2lpar_charts as charts
-import d2lpar_front as front
 import d2lpar_tables as tables
 from docutils import nodes
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -19,7 +18,7 @@ DIRECTIVES = {
     "verdicts-chart": charts.verdicts_chart,
     "causes-chart": charts.causes_chart,
     "experiment-figure": charts.experiment_figure,
-    "first-picture": front.first_picture,
+    "first-picture": charts.first_picture,
 }
 
 
@@ -33,23 +32,8 @@ class PendingDirective(SphinxDirective):
     optional_arguments = 1
 
     def run(self):
-        """Return it, and have the page read again by each build."""
-        self.env.note_reread()
+        """Return it."""
         return [Pending(what=self.name, argument="".join(self.arguments))]
-
-
-class Folded(SphinxDirective):
-    """`{folded} Title`: what the page shows only to whoever asks for it, without a script."""
-
-    required_arguments = 1
-    final_argument_whitespace = True
-    has_content = True
-
-    def run(self):
-        """Return its content between the tags of HTML that fold it."""
-        content = nodes.container()
-        self.state.nested_parse(self.content, self.content_offset, content)
-        return tables.folded(self.arguments[0], *content.children)
 
 
 class FillPending(SphinxPostTransform):
@@ -70,6 +54,4 @@ def setup(app):
     app.add_post_transform(FillPending)
     for name in DIRECTIVES:
         app.add_directive(name, PendingDirective)
-    app.add_directive("folded", Folded)
-    app.add_directive("card", front.Card)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -8,6 +8,7 @@ from itertools import chain
 
 import d2lpar_runs as runs
 from docutils import nodes
+from sphinx_design.shared import create_component
 
 from d2lpar.book.claims import VERDICTS
 from d2lpar.book.originals import EXPERIMENTS, judge
@@ -280,7 +281,8 @@ def table(name, header, rows):
 
 
 def folded(title, *content):
-    """Return content that the page shows only to whoever asks for it, without a script."""
-    summary = f'<details class="d2lpar-fold"><summary>{escape(title)}</summary>'
-    raw = (nodes.raw("", html, format="html") for html in (summary, "</details>"))
-    return [next(raw), nodes.container("", *content, classes=["d2lpar-sound"]), next(raw)]
+    """Return content that the page shows only to whoever asks for it, as `{dropdown}` does."""
+    looks = {"icon": None, "chevron": None, "title_classes": [], "body_classes": []}
+    looks |= {"opened": False, "container_classes": ["sd-mb-3"]}
+    children = [nodes.rubric("", title), *content]
+    return [create_component("dropdown", children=children, has_title=True, **looks)]
