@@ -11,6 +11,7 @@ from docutils import nodes
 from sphinx_design.shared import create_component
 
 from d2lpar.book.claims import VERDICTS
+from d2lpar.book.notebook import unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
 from d2lpar.units import format_value
 
@@ -201,7 +202,7 @@ def ratio_of(predicate):
 
 def value_of(quantity):
     """Return the median of a quantity with its unit."""
-    return format_value(quantity.median, quantity.unit)
+    return unbroken(format_value(quantity.median, quantity.unit))
 
 
 def supports(predicate):
@@ -259,7 +260,7 @@ def row(name, *values):
 def with_code(text):
     """Return the inline nodes of a text, with what stands in `backticks` as code."""
     parts = enumerate(text.split("`"))
-    return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in parts]
+    return [nodes.literal("", part) if i % 2 else nodes.Text(unbroken(part)) for i, part in parts]
 
 
 def table(name, header, rows):
