@@ -1,15 +1,18 @@
-"""What the book needs of Sphinx beyond Jupyter Book: MathML, and links to the glossary."""
+"""What the book needs of Sphinx beyond Jupyter Book: MathML, its results, links to the glossary."""
 
 import re
 import shutil
 from html import escape
 from pathlib import Path
 
+import d2lpar_charts as charts
+import d2lpar_tables as tables
 from d2lpar_runs import paired_notebook
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 
 logger = logging.getLogger(__name__)
@@ -37,8 +40,8 @@ def mathml(latex, display, node):
 
 
 def visit_inline_math(self, node):
-    """Write inline math, and a word joiner, which keeps a full stop behind it on its line."""
-    self.body.append(mathml(node.astext(), "inline", node) + "&NoBreak;")
+    """Write inline math."""
+    self.body.append(mathml(node.astext(), "inline", node))
     raise nodes.SkipNode
 
 
@@ -53,6 +56,66 @@ def visit_display_math(self, node):
     # On a phone it may have to scroll, and then the keyboard has to reach it.
     self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
     raise nodes.SkipNode
+
+
+class KeepPunctuation(SphinxPostTransform):
+    """Keep a formula and the punctuation behind it on one line; a browser would part them."""
+
+    default_priority = 900
+
+    def run(self, **kwargs):
+        """Move the punctuation into a span with the formula."""
+        for formula in list(self.document.findall(nodes.math)):
+            behind = formula.next_node(descend=False, siblings=True)
+            if isinstance(behind, nodes.Text) and (mark := re.match(r"[.,;:?!)]+", behind)):
+                behind.parent.replace(behind, nodes.Text(behind[mark.end() :]))
+                together = nodes.inline("", "", classes=["sd-text-nowrap"])
+                formula.replace_self(together)
+                together += [formula, nodes.Text(mark[0])]
+
+
+# --- Results ----------------------------------------------------------------------------------
+
+DIRECTIVES = {
+    "claims-table": tables.claims_table,
+    "build-table": tables.build_table,
+    "machines-table": tables.machines_table,
+    "verdicts-table": tables.verdicts_table,
+    "causes-table": tables.causes_table,
+    "conditions-table": tables.conditions_table,
+    "experiment-table": tables.experiment_table,
+    "summary-table": tables.summary_table,
+    "verdicts-chart": charts.verdicts_chart,
+    "causes-chart": charts.causes_chart,
+    "experiment-figure": charts.experiment_figure,
+    "first-picture": charts.first_picture,
+}
+
+
+class Pending(nodes.General, nodes.Element):
+    """The place of something that can be made only when every page has been read."""
+
+
+class PendingDirective(SphinxDirective):
+    """`{claims-table}` and the like: leave a placeholder."""
+
+    optional_arguments = 1
+
+    def run(self):
+        """Return it."""
+        return [Pending(what=self.name, argument="".join(self.arguments))]
+
+
+class FillPending(SphinxPostTransform):
+    """Put what was waited for where the placeholders are."""
+
+    default_priority = 8  # before references are resolved (10)
+
+    def run(self, **kwargs):
+        """Replace each placeholder of the page by what its function returns."""
+        for node in list(self.document.findall(Pending)):
+            make = DIRECTIVES[node["what"]]
+            node.replace_self(make(self.app, self.env.docname, node["argument"]))
 
 
 # --- Links to the glossary --------------------------------------------------------------------
@@ -132,11 +195,14 @@ def skip_fields_of_named_tuples(app, what, name, value, skip, options):
 
 def setup(app):
     """Register all of it with Sphinx."""
-    app.setup_extension("d2lpar_results")
     app.setup_extension("d2lpar_explore")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
-    app.add_post_transform(LinkToGlossary)
+    app.add_node(Pending)
+    for name in DIRECTIVES:
+        app.add_directive(name, PendingDirective)
+    for transform in (KeepPunctuation, FillPending, LinkToGlossary):
+        app.add_post_transform(transform)
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,7 +1,6 @@
 """Tables of what this build and other machines have measured, for Sphinx."""
 
 from collections import Counter
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
 from itertools import chain
@@ -154,21 +153,16 @@ def facts(results):
     }
 
 
-class Noted(Mapping):
-    """The rows of an experiment, and which of them somebody has asked for."""
+class Noted(dict):
+    """The rows of an experiment, which note what somebody asks for."""
 
     def __init__(self, rows):
-        self.rows, self.asked = rows, []
+        super().__init__(rows)
+        self.asked = []
 
     def __getitem__(self, name):
         self.asked.append(name)
-        return self.rows[name]
-
-    def __iter__(self):
-        return iter(self.rows)
-
-    def __len__(self):
-        return len(self.rows)
+        return super().__getitem__(name)
 
 
 def experiment_table(app, docname, name):
