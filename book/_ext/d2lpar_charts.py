@@ -110,30 +110,31 @@ def first_picture(app, docname, _):
     rows = runs.sources(app, "A1")["this build"]
     handed_out, ready = rows["handed out"].median, rows["ready"].median
     asked, there = in_seconds(handed_out, 1), in_seconds(ready, 2)
-    plot.use_style()
-    axes = plt.figure(figsize=(4.6, 2.4)).add_subplot(xlim=(-0.15, 1), ylim=(0, 4))
-    axes.set_axis_off()
-    host, device = ({"color": plot.COLOURS[who], "weight": "bold"} for who in ("host", "device"))
-    axes.text(-0.15, 3.5, "Python", va="center", **host)
     share = handed_out / ready
+    host, device = ({"color": plot.COLOURS[who], "weight": "bold"} for who in ("host", "device"))
+    plot.use_style()
+    axes = plt.figure(figsize=(4.6, 2.4)).add_subplot(xlim=(-0.2, 1), ylim=(0, 4))
+    axes.set_axis_off()
     axes.barh(3.5, max(share, 0.006), color=host["color"])  # Never too thin to be seen.
     axes.text(share + 0.02, 3.5, "has its answer here, and goes on", va="center")
-    axes.text(-0.15, 2.55, "device", va="center", **device)
     for number in range(10):
         axes.barh(2.55, 0.1, left=number / 10, color=device["color"], edgecolor="white")
         axes.text(number / 10 + 0.05, 2.55, number + 1, color="white", ha="center", va="center")
     axes.text(1, 1.85, "here are the results", ha="right", va="center")
-    axes.text(-0.15, 1, asked, size=22, va="center", **host)
-    axes.text(-0.15, 0.55, "is what a clock says\nthat does not wait", va="top")
-    axes.text(0.45, 1, there, size=22, va="center", **device)
-    axes.text(0.45, 0.55, "is how long the\nten products take", va="top")
-    alt = f"Python hands out ten products in {asked}, and they take {there}."
-    picture = nodes.container("", save(app, docname, "first", alt), classes=["d2lpar-first"])
+    columns = (
+        (-0.2, 3.5, "Python", asked, "is what a clock says\nthat does not wait", host),
+        (0.4, 2.55, "device", there, "is how long the\nten products take", device),
+    )
+    for x, y, who, seconds, words, look in columns:
+        axes.text(-0.2, y, who, va="center", **look)
+        axes.text(x, 1, seconds, size=22, va="center", **look)
+        axes.text(x, 0.55, words, va="top")
+    image = save(app, docname, "first", f"Of {there} for ten products, Python needs {asked}.")
     machine = runs.this_build(app).machine
-    said = f"To scale, measured while this page was made ({machine.processor}, {machine.cores}"
-    said += " core)." if machine.cores == 1 else " cores)."
-    picture += nodes.paragraph(text=said, classes=["sd-text-center", "sd-text-muted"])
-    return [picture]
+    cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
+    said = f"To scale, measured while this page was made ({machine.processor}, {cores})."
+    caption = nodes.paragraph(text=said, classes=["sd-text-muted"])
+    return [nodes.container("", image, caption, classes=["d2lpar-first", "sd-text-center"])]
 
 
 def in_seconds(seconds, digits):
