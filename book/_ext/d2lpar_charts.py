@@ -23,17 +23,12 @@ REACH = 3.0
 
 def verdicts_chart(app, docname, _):
     """Return a chart of this build: for each claim its interval, and the bound."""
-    rows = {}
+    lines = []
     for claim in chain(*runs.this_build(app).claims.values()):
         if not claim.needs:
-            ends = [interval_from_bound(predicate) for predicate in claim.predicates]
-            rows[claim.key] = (claim.verdict, *min(ends))
-    if not rows:
-        return [nodes.paragraph(text="No page of this build has claims.")]
-    lines = []
-    for key, (verdict, low, median, high) in rows.items():
-        label = f"{VERDICTS[verdict]}, {median:.2g} from the bound"
-        lines.append((key, label, bar(low, high) + dot(median, verdict)))
+            low, median, high = min(map(interval_from_bound, claim.predicates))
+            label = f"{VERDICTS[claim.verdict]}, {median:.2g} from the bound"
+            lines.append((claim.key, label, bar(low, high) + dot(median, claim.verdict)))
     caption = (
         "What this build measured for each claim: the median, and a bar for its interval. A claim "
         "holds if nothing of its bar lies left of the line."
