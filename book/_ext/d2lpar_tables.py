@@ -277,6 +277,7 @@ def table(name, header, rows):
 
 def folded(title, *content):
     """Return content that the page shows only to whoever asks for it, as `{dropdown}` does."""
+    # All that the transform of sphinx-design asks of a node.
     looks = {"icon": None, "chevron": None, "title_classes": [], "body_classes": []}
     looks |= {"opened": False, "container_classes": ["sd-mb-3"]}
     children = [nodes.rubric("", title), *content]
