@@ -203,7 +203,7 @@ def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, pat
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_formula_stays_on_one_line_with_the_punctuation_behind_it(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
-    in_one = re.findall(r'"d2lpar-together"><math(?:(?!</math>).)*</math>[.,;:?!)]+</span>', page)
+    in_one = re.findall(r'"sd-text-nowrap"><math(?:(?!</math>).)*</math>[.,;:?!)]+</span>', page)
     assert len(re.findall(r"</math>[.,;:?!)]", page)) == len(in_one)
 
 

@@ -1,58 +1,21 @@
-"""What the book needs of Sphinx beyond Jupyter Book: a strict API page, MathML, and the others."""
+"""What the book needs of Sphinx beyond Jupyter Book: MathML, its results, links to the glossary."""
 
-import importlib
-import inspect
-import pkgutil
 import re
 import shutil
 from html import escape
 from pathlib import Path
 
+import d2lpar_charts as charts
+import d2lpar_tables as tables
 from d2lpar_runs import paired_notebook
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 from sphinx.util.math import get_node_equation_number
 
-import d2lpar
-
 logger = logging.getLogger(__name__)
-
-# --- The API page -----------------------------------------------------------------------------
-
-
-def warn_of_undocumented_names(app, env):
-    """Warn of each public name that anybody may import and the API page lacks.
-
-    autodoc leaves out, without a word, whatever has no docstring; so what is missing has none.
-    """
-    python = env.get_domain("py")
-    for info in pkgutil.iter_modules(d2lpar.__path__, "d2lpar."):
-        if info.name.startswith("d2lpar._") or info.name == "d2lpar.book":
-            continue  # Plumbing, and what only the book needs.
-        names = {info.name, *public_names(importlib.import_module(info.name))}
-        for name in sorted(names - python.objects.keys() - python.modules.keys()):
-            message = "%s is public, but not on the API page: is a docstring missing?"
-            logger.warning(message, name, location="book/api", type="d2lpar")
-
-
-def public_names(module):
-    """Yield each function, class, method, property and field of a module by its dotted name."""
-    for name, value in vars(module).items():
-        if name.startswith("_") or getattr(value, "__module__", "") != module.__name__:
-            continue
-        yield f"{module.__name__}.{name}"
-        if inspect.isclass(value):
-            behaviour = {n for n, v in vars(value).items() if callable(v) or hasattr(v, "__get__")}
-            for member in behaviour | inspect.get_annotations(value).keys():
-                if not member.startswith("_"):
-                    yield f"{module.__name__}.{name}.{member}"
-
-
-def skip_fields_of_named_tuples(app, what, name, value, skip, options):
-    """Leave them to the class docstring; Python's own says "Alias for field number 0"."""
-    return True if type(value).__name__ == "_tuplegetter" else None
-
 
 # --- Math -------------------------------------------------------------------------------------
 
@@ -95,20 +58,126 @@ def visit_display_math(self, node):
     raise nodes.SkipNode
 
 
-# --- Numbers of figures ------------------------------------------------------------------------
+class KeepPunctuation(SphinxPostTransform):
+    """Keep a formula and the punctuation behind it on one line; a browser would part them."""
+
+    default_priority = 900
+
+    def run(self, **kwargs):
+        """Move the punctuation into a span with the formula."""
+        for formula in list(self.document.findall(nodes.math)):
+            behind = formula.next_node(descend=False, siblings=True)
+            if isinstance(behind, nodes.Text) and (mark := re.match(r"[.,;:?!)]+", behind)):
+                behind.parent.replace(behind, nodes.Text(behind[mark.end() :]))
+                together = nodes.inline("", "", classes=["sd-text-nowrap"])
+                formula.replace_self(together)
+                together += [formula, nodes.Text(mark[0])]
 
 
-def number_from_one(app, env):
-    """Have the figures of a page without a number begin at 1, since its next page is no sequel."""
-    for figures in env.toc_fignumbers.values():
-        for numbers in figures.values():
-            for count, (name, number) in enumerate(numbers.items(), 1):
-                if len(number) == 1:
-                    numbers[name] = (count,)
-    return []  # No page has to be read again for that.
+# --- Results ----------------------------------------------------------------------------------
+
+DIRECTIVES = {
+    "claims-table": tables.claims_table,
+    "build-table": tables.build_table,
+    "machines-table": tables.machines_table,
+    "verdicts-table": tables.verdicts_table,
+    "causes-table": tables.causes_table,
+    "conditions-table": tables.conditions_table,
+    "experiment-table": tables.experiment_table,
+    "summary-table": tables.summary_table,
+    "verdicts-chart": charts.verdicts_chart,
+    "causes-chart": charts.causes_chart,
+    "experiment-figure": charts.experiment_figure,
+    "first-picture": charts.first_picture,
+}
 
 
-# --- What readers load ------------------------------------------------------------------------
+class Pending(nodes.General, nodes.Element):
+    """The place of something that can be made only when every page has been read."""
+
+
+class PendingDirective(SphinxDirective):
+    """`{claims-table}` and the like: leave a placeholder."""
+
+    optional_arguments = 1
+
+    def run(self):
+        """Return it."""
+        return [Pending(what=self.name, argument="".join(self.arguments))]
+
+
+class FillPending(SphinxPostTransform):
+    """Put what was waited for where the placeholders are."""
+
+    default_priority = 8  # before references are resolved (10)
+
+    def run(self, **kwargs):
+        """Replace each placeholder of the page by what its function returns."""
+        for node in list(self.document.findall(Pending)):
+            make = DIRECTIVES[node["what"]]
+            node.replace_self(make(self.app, self.env.docname, node["argument"]))
+
+
+# --- Links to the glossary --------------------------------------------------------------------
+
+GLOSSARY = "book/glossary"
+# In these a link would disturb, or already is.
+NOT_IN = (
+    nodes.reference,
+    nodes.title,
+    nodes.rubric,
+    nodes.caption,
+    nodes.FixedTextElement,
+    nodes.literal,
+    nodes.math,
+    nodes.raw,
+    nodes.table,
+)
+
+
+class LinkToGlossary(SphinxPostTransform):
+    """Link the first use of each term of the glossary on a page that is prose.
+
+    A notebook page cannot say so itself: Colab would show the role raw.
+    """
+
+    default_priority = 900  # when all other links are made
+
+    def run(self, **kwargs):
+        """Begin with the longest terms: "dispatch" is part of "asynchronous dispatch"."""
+        if self.env.docname == GLOSSARY or self.env.docname in self.config.d2lpar_no_terms:
+            return
+        terms = [
+            (title, anchor)
+            for _, title, kind, page, anchor, _ in self.env.get_domain("std").get_objects()
+            if kind == "term" and page == GLOSSARY
+        ]
+        uri = self.app.builder.get_relative_uri(self.env.docname, GLOSSARY)
+        for term, anchor in sorted(terms, key=lambda term: -len(term[0])):
+            self.link_first(term, f"{uri}#{anchor}")
+
+    def link_first(self, term, uri):
+        """Replace the first use of a term, or of its plural, by a link."""
+        pattern = re.compile(rf"\b{re.escape(term)}(s|es)?\b".replace(r"\ ", r"\s+"), re.IGNORECASE)
+        for text in self.document.findall(nodes.Text):
+            if (found := pattern.search(text)) and not is_in(text, NOT_IN):
+                before, after = text[: found.start()], text[found.end() :]
+                link = nodes.reference(
+                    "", found[0], refuri=uri, internal=True, classes=["d2lpar-term"]
+                )
+                text.parent.replace(text, [nodes.Text(before), link, nodes.Text(after)])
+                return
+
+
+def is_in(node, kinds):
+    """Say whether a node is inside of one of some kinds."""
+    while node := node.parent:
+        if isinstance(node, kinds):
+            return True
+    return False
+
+
+# --- The rest ---------------------------------------------------------------------------------
 
 
 def offer_the_notebooks_of_colab(app, error):
@@ -119,44 +188,32 @@ def offer_the_notebooks_of_colab(app, error):
             shutil.copyfile(notebook, Path(app.outdir, "_sources", f"{page}.ipynb"))
 
 
-# What a screen reader could not make sense of in the HTML of the theme and of docutils.
-MENDED = {
-    '<summary><span class="toctree-toggle"': (
-        '<summary aria-label="Pages below"><span class="toctree-toggle"'
-    ),
-    ' role="doc-biblioentry"': ' role="listitem"',  # They stand in a list.
-}
+def skip_fields_of_named_tuples(app, what, name, value, skip, options):
+    """Leave them to the class docstring; Python's own says "Alias for field number 0"."""
+    return True if type(value).__name__ == "_tuplegetter" else None
 
 
-# The theme has every page load the index of all words, for a search while one types; ours has none.
-SEARCH = re.compile(
-    r'<script src="(?:[^"]*/)?(searchtools|language_data|searchindex)\.js[^"]*"></script>'
-)
-
-
-def mend_pages(app, error):
-    """Name what has no name, and leave out what readers would load in vain."""
-    if error:
-        return
-    for page in Path(app.outdir).rglob("*.html"):
-        text = page.read_text(encoding="utf-8")
-        for wrong, right in MENDED.items():
-            text = text.replace(wrong, right)
-        if page.name != "search.html":
-            text = SEARCH.sub("", text)
-        page.write_text(text, encoding="utf-8")
-    # One and a half megabytes of icons, which come as a font already.
-    Path(app.outdir, "_static", "scripts", "fontawesome.js").write_text("", encoding="utf-8")
+def find_public_name(app, env, node, content):
+    """Link a type of a private module under the name of `d2lpar` that it has for users."""
+    module, _, name = node["reftarget"].rpartition(".")
+    if module.startswith("d2lpar._"):
+        target, kind = f"d2lpar.{name}", node["reftype"]
+        python = env.get_domain("py")
+        return python.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, content)
+    return None
 
 
 def setup(app):
     """Register all of it with Sphinx."""
-    for name in ("results", "explore", "glossary", "typography", "progress"):
-        app.setup_extension(f"d2lpar_{name}")
-    app.connect("env-get-updated", number_from_one, priority=900)  # when Sphinx has counted
-    app.connect("env-check-consistency", warn_of_undocumented_names)
-    app.connect("build-finished", offer_the_notebooks_of_colab)
-    app.connect("build-finished", mend_pages)
-    app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
+    app.setup_extension("d2lpar_explore")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
+    app.add_config_value("d2lpar_no_terms", [], "html")
+    app.add_node(Pending)
+    for name in DIRECTIVES:
+        app.add_directive(name, PendingDirective)
+    for transform in (KeepPunctuation, FillPending, LinkToGlossary):
+        app.add_post_transform(transform)
+    app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
+    app.connect("missing-reference", find_public_name)
+    app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

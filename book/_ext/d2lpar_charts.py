@@ -7,12 +7,12 @@ from pathlib import Path
 
 import d2lpar_runs as runs
 import matplotlib.pyplot as plt
+import numpy as np
 from docutils import nodes
 
-from d2lpar import plot
-from d2lpar.book import figures
+from d2lpar import COLORS, use_style
 from d2lpar.book.claims import VERDICTS
-from d2lpar.book.originals import EXPERIMENTS, judge
+from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 # --- How far claims are from their bounds -----------------------------------------------------
 
@@ -22,17 +22,12 @@ REACH = 3.0
 
 def verdicts_chart(app, docname, _):
     """Return a chart of this build: for each claim its interval, and the bound."""
-    rows = {}
+    lines = []
     for claim in chain(*runs.this_build(app).claims.values()):
         if not claim.needs:
-            ends = [interval_from_bound(predicate) for predicate in claim.predicates]
-            rows[claim.key] = (claim.verdict, *min(ends))
-    if not rows:
-        return [nodes.paragraph(text="No page of this build has claims.")]
-    lines = []
-    for key, (verdict, low, median, high) in rows.items():
-        label = f"{VERDICTS[verdict]}, {median:.2g} from the bound"
-        lines.append((key, label, bar(low, high) + dot(median, verdict)))
+            low, median, high = min(map(interval_from_bound, claim.predicates))
+            label = f"{VERDICTS[claim.verdict]}, {median:.2g} from the bound"
+            lines.append((claim.key, label, bar(low, high) + dot(median, claim.verdict)))
     caption = (
         "What this build measured for each claim: the median, and a bar for its interval. A claim "
         "holds if nothing of its bar lies left of the line."
@@ -102,7 +97,55 @@ def chart(title, lines, caption):
     return nodes.raw("", html, format="html")
 
 
-# --- Findings of experiments ------------------------------------------------------------------
+# --- Drawings ---------------------------------------------------------------------------------
+
+
+def first_picture(app, docname, _):
+    """Return a drawing of when Python and when the device are done with ten products, to scale."""
+    rows = runs.sources(app, "A1")["this build"]
+    handed_out, ready = rows["handed out"].median, rows["ready"].median
+    asked, there = in_seconds(handed_out, 1), in_seconds(ready, 2)
+    share = handed_out / ready
+    host, device = ({"color": COLORS[who], "weight": "bold"} for who in ("host", "device"))
+    use_style()
+    axes = plt.figure(figsize=(4.6, 2.4)).add_subplot(xlim=(-0.2, 1), ylim=(0, 4))
+    axes.set_axis_off()
+    axes.barh(3.5, max(share, 0.006), color=host["color"])  # Never too thin to be seen.
+    axes.text(share + 0.02, 3.5, "has its answer here, and goes on", va="center")
+    for number in range(10):
+        axes.barh(2.55, 0.1, left=number / 10, color=device["color"], edgecolor="white")
+        axes.text(number / 10 + 0.05, 2.55, number + 1, color="white", ha="center", va="center")
+    axes.text(1, 1.85, "here are the results", ha="right", va="center")
+    columns = (
+        (-0.2, 3.5, "Python", asked, "is what a clock says\nthat does not wait", host),
+        (0.4, 2.55, "device", there, "is how long the\nten products take", device),
+    )
+    for x, y, who, seconds, words, look in columns:
+        axes.text(-0.2, y, who, va="center", **look)
+        axes.text(x, 1, seconds, size=22, va="center", **look)
+        axes.text(x, 0.55, words, va="top")
+    image = save(app, docname, "first", f"Of {there} for ten products, Python needs {asked}.")
+    machine = runs.this_build(app).machine
+    cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
+    said = f"To scale, measured while this page was made ({machine.processor}, {cores})."
+    caption = nodes.paragraph(text=said, classes=["sd-text-muted"])
+    return [nodes.container("", image, caption, classes=["d2lpar-first", "sd-text-center"])]
+
+
+def in_seconds(seconds, digits):
+    """Write a time in seconds, however short, so that two of them can be compared at a glance."""
+    return f"{np.format_float_positional(seconds, digits, fractional=False, trim='-')} s"
+
+
+def save(app, docname, name, alt):
+    """Save the figure that was drawn last, and return it for the page."""
+    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    plt.savefig(path, format="svg", bbox_inches="tight")
+    plt.close("all")
+    uri = path.relative_to(app.srcdir).as_posix()
+    app.env.images.add_file(docname, uri)
+    return nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
 
 
 def experiment_figure(app, docname, name):
@@ -113,16 +156,9 @@ def experiment_figure(app, docname, name):
         for claimed in EXPERIMENTS[name].findings
         if not any(predicates[claimed].quantity.unit for predicates in found.values())
     }
-    path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    plot.use_style()
-    figures.plot_findings(panels)
-    plt.savefig(path, format="svg", bbox_inches="tight")
-    plt.close("all")
-    uri = path.relative_to(app.srcdir).as_posix()
-    app.env.images.add_file(docname, uri)
-    alt = f"Points for each source: {'; '.join(panels)}."
-    image = nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
+    use_style()
+    plot_findings(panels)
+    image = save(app, docname, name, f"Points for each source: {'; '.join(panels)}.")
     caption = nodes.caption(
         text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % "
         "intervals. The claim holds where it is shaded."

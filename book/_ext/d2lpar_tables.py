@@ -1,19 +1,20 @@
 """Tables of what this build and other machines have measured, for Sphinx."""
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from html import escape
 from itertools import chain
 
 import d2lpar_runs as runs
 from docutils import nodes
+from sphinx_design.shared import create_component
 
 from d2lpar._format import format_value
 from d2lpar.book.claims import VERDICTS
+from d2lpar.book.notebook import unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
 
-SUPPORTS = {"holds": "yes", "fails": "no", "inconclusive": "undecided"}
+SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undecided"}
 """How the verdict on an experiment reads: whether its numbers support what is claimed."""
 
 # --- Claims -----------------------------------------------------------------------------------
@@ -159,21 +160,16 @@ def facts(results):
     }
 
 
-class Noted(Mapping):
-    """The rows of an experiment, and which of them somebody has asked for."""
+class Noted(dict):
+    """The rows of an experiment, which note what somebody asks for."""
 
     def __init__(self, rows):
-        self.rows, self.asked = rows, []
+        super().__init__(rows)
+        self.asked = []
 
     def __getitem__(self, name):
         self.asked.append(name)
-        return self.rows[name]
-
-    def __iter__(self):
-        return iter(self.rows)
-
-    def __len__(self):
-        return len(self.rows)
+        return super().__getitem__(name)
 
 
 def experiment_table(app, docname, name):
@@ -207,7 +203,7 @@ def ratio_of(predicate):
 
 def value_of(quantity):
     """Return the median of a quantity with its unit."""
-    return format_value(quantity.median, quantity.unit)
+    return unbroken(format_value(quantity.median, quantity.unit))
 
 
 def supports(predicate):
@@ -265,7 +261,7 @@ def row(name, *values):
 def with_code(text):
     """Return the inline nodes of a text, with what stands in `backticks` as code."""
     parts = enumerate(text.split("`"))
-    return [nodes.literal("", part) if i % 2 else nodes.Text(part) for i, part in parts]
+    return [nodes.literal("", part) if i % 2 else nodes.Text(unbroken(part)) for i, part in parts]
 
 
 def table(name, header, rows):
@@ -287,7 +283,9 @@ def table(name, header, rows):
 
 
 def folded(title, *content):
-    """Return content that the page shows only to whoever asks for it, without a script."""
-    summary = f'<details class="d2lpar-fold"><summary>{escape(title)}</summary>'
-    raw = (nodes.raw("", html, format="html") for html in (summary, "</details>"))
-    return [next(raw), nodes.container("", *content, classes=["d2lpar-sound"]), next(raw)]
+    """Return content that the page shows only to whoever asks for it, as `{dropdown}` does."""
+    # All that the transform of sphinx-design asks of a node.
+    looks = {"icon": None, "chevron": None, "title_classes": [], "body_classes": []}
+    looks |= {"opened": False, "container_classes": ["sd-mb-3"]}
+    children = [nodes.rubric("", title), *content]
+    return [create_component("dropdown", children=children, has_title=True, **looks)]
