@@ -282,7 +282,7 @@ class Quantity(RenamedAttributes):
 
     @property
     def summary(self) -> str:
-        """How certain the median is, in words: its interval and the number of samples."""
+        """The certainty of the median in words, which is its interval and the number of samples."""
         if self.exact:
             return "counted"
         if self.once:
