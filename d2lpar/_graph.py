@@ -18,7 +18,7 @@ with needs("plot"):
 
 
 def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> nx.DiGraph:
-    """Trace a function and return who needs whose result.
+    """Trace a function and return its computational graph: who needs whose result.
 
     Args:
         function: What to trace; it is not run.
@@ -101,7 +101,7 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 
 
 def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None) -> list[int]:
-    """Return the longest chain of operators each of which needs the one before.
+    """Return the critical path, the longest chain of operators that need one another.
 
     However many devices there are, the program takes at least as long as this chain.
 
@@ -134,7 +134,7 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
 
 
 def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
-    """Return the most operators of which none needs another, not even by way of others.
+    """Return the width of a graph: how many operators there are of which none needs another.
 
     More devices than that cannot all be busy. By Dilworth's theorem it is the number of operators
     less the largest matching between operators and those that come after them (D. R. Fulkerson,

@@ -48,7 +48,7 @@ FEWEST_ROUNDS = 9
 
 @dataclass(frozen=True, repr=False)
 class Measurement(RenamedAttributes):
-    """Two times for each repeat of one function, and what else was observed of it.
+    """The times of one function, dispatch and total, for each repeat, and what was observed.
 
     Attributes:
         name: What was measured.
@@ -101,7 +101,7 @@ class Measurement(RenamedAttributes):
 
 
 class Comparison(dict[str, Measurement], RenamedAttributes):
-    """Measurements that were taken in turn, by name; their samples pair up round by round.
+    """The measurements of functions that were called in turn, paired up round by round.
 
     Args:
         measurements: One for each function, of the rounds that count.
@@ -276,7 +276,7 @@ def compare(
     warmup: int = 1,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Comparison:
-    """Time several functions in turn, so that whatever disturbs the machine hits all alike.
+    """Compare the times of functions that are called in turn, so that drift hits all alike.
 
     The order is reversed in every other round (A B C, C B A, ...). In an even number of rounds a
     steady drift cancels; in an odd one, that of a single call is left.

@@ -67,7 +67,7 @@ def release_freed_memory() -> bool:
 
 
 class PeakMemory:
-    """Watch memory *during* a block of code and keep its highest value.
+    """Sample memory *during* a block of code, and keep its peak.
 
     Memory read after a block has ended, or behind a barrier, says nothing of what piled up
     inside. A thread therefore samples the probe while the block runs.

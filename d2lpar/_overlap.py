@@ -69,7 +69,7 @@ def overlap_score(
     second: Measurement | Quantity | float,
     together: Measurement | Quantity | float,
 ) -> OverlapScore:
-    """Return which share of the shorter activity was hidden behind the longer one.
+    """Return the overlap score: which share of the shorter activity the longer one hid.
 
     The score is (first + second - together) / min(first, second), round by round. With two
     activities of which nothing overlaps, together they take as long as both, which gives 0; with

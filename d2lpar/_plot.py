@@ -96,7 +96,7 @@ def use_style() -> None:
 
 
 def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
-    """Draw a computational graph in layers: whoever waits for nobody is at the top.
+    """Draw a computational graph in layers, each operator below those that it needs.
 
     Args:
         graph: What `computation_graph` returns. Nodes that have a device are drawn in its color.
@@ -142,7 +142,7 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
 
 
 def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
-    """Draw what ran where and when, one chart above the other on one scale of time.
+    """Draw timelines as Gantt charts, one above the other on one scale of time.
 
     Args:
         timelines: What `record_trace` returns, by the title to be shown. Each run of a program is

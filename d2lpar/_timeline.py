@@ -18,7 +18,7 @@ COPY_CALL = ("device_put", "dispatch")
 
 
 class Event(NamedTuple):
-    """Something that a device, or Python, was busy with.
+    """An event of a timeline: something that a device, or Python, was busy with.
 
     Attributes:
         device: The row: `"Python"`, a device such as `"CPU 0"`, or a copy engine of a GPU.
@@ -45,7 +45,7 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """What ran where, and when.
+    """A timeline: what ran on which device, and when.
 
     Attributes:
         events: In the order in which they started.

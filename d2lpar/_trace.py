@@ -36,7 +36,7 @@ WAITING = "d2lpar.wait"
 def record_trace(
     function: Callable[..., Any], /, *args: Any, **kwargs: Any
 ) -> tuple[Any, Timeline]:
-    """Call a function and record what ran where and when, until its results are ready.
+    """Record a timeline of a function with JAX's profiler, until its results are ready.
 
     The times come from JAX's profiler. A device that has results but no events there, which is so
     for copies between CPU devices and on a back end without a profiler, gets its row from when its

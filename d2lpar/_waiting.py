@@ -52,7 +52,7 @@ def is_deleted(leaf: Any) -> bool:
 
 
 def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
-    """Wait for everything this thread has dispatched, also for results nobody kept.
+    """Wait for all devices: for everything that this thread has dispatched, kept or not.
 
     JAX has no such call. This one puts a sentinel, a tiny addition, at the end of each device's
     queue and waits for it: a queue works in order, so everything before it is done as well. Work
@@ -145,7 +145,7 @@ def blocks_host(
 
 
 class InFlight:
-    """Let at most a given number of calls be dispatched and unfinished at a time.
+    """Bound how many asynchronous calls are in flight: dispatched, and not finished.
 
     A barrier after every call leaves the device idle while Python prepares the next one; no
     barrier at all lets Python run far ahead and keep every input in memory. A window of a few

@@ -233,7 +233,7 @@ class Watched:
 @renamed(every="interval")
 @contextmanager
 def watch(interval: float = 0.005) -> Iterator[Watched]:
-    """Watch what the threads of this program wait for, and at which lines of your code.
+    """Profile this program by sampling: at which lines of your code do its threads wait?
 
     What is shorter than the time between two looks is seen now and then, and counts with that time
     then; in a loop that comes to the same. Lines that took less than a two-hundredth of the time

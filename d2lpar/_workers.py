@@ -76,7 +76,7 @@ class Kept(NamedTuple):
 
 
 class Workers(RenamedAttributes):
-    """Several processes in which JAX runs one program.
+    """Several processes of this machine in which JAX runs one program.
 
     Each has called `jax.distributed.initialize`, and waits for functions to run. A function runs
     in all of them at once, for none can run a program over all devices without the others. What
