@@ -31,7 +31,7 @@ UNKNOWN = "…"
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, what was measured for it, and what must be true of that.
+    """A sentence, what was measured for it, and what must be true of that, as `claim` takes them.
 
     Attributes:
         sentence: The sentence, with a place in braces for each number, such as `"{gain}"`.
@@ -40,10 +40,6 @@ class Claim:
         needs: What this machine lacks to test it, or None.
         key: What evidence knows it by, however it is worded; empty if there is none.
         numbers: What stands in each place.
-
-    Raises:
-        ValueError: If there is no sentence, something other than a comparison is given, or a
-            place has no number or a number no place.
     """
 
     sentence: str
@@ -85,7 +81,7 @@ class Claim:
     def text(self) -> str:
         """The sentence with the measured numbers in it."""
         if self.needs:  # What was measured without it is not what the sentence is about.
-            return without_numbers(self.sentence)
+            return _Unknown().vformat(self.sentence, (), {})
         return self.sentence.format_map(self.numbers)
 
     @property
@@ -174,16 +170,6 @@ class Claim:
         measured = quantities_table([p.quantity for p in self.predicates], bounds)
         summary = f'<summary style="cursor:pointer;display:block">{sentence}</summary>'
         return f"<details {of}>{summary}{measured}</details>"
-
-
-def without_numbers(sentence: str) -> str:
-    """Return the sentence of a claim with a sign for each number that nobody knows.
-
-    Example:
-        >>> without_numbers("It takes {calls} calls.")
-        'It takes … calls.'
-    """
-    return _Unknown().vformat(sentence, (), {})
 
 
 def _places_in(sentence: str) -> set[str]:
