@@ -1,12 +1,10 @@
 import itertools
-import math
 
 import altair as alt
 import pytest
 import vl_convert
 
 from d2lpar import COLORS
-from d2lpar.book import asynchronous_computation
 from d2lpar.book.asynchronous_computation import explore_pipeline
 from d2lpar.book.beyond_one_machine import explore_machines
 from d2lpar.book.explore import MIME_TYPE
@@ -52,20 +50,6 @@ def simulated(t1, t2, t3, count, limit):
         dispatched.append(max(free, allowed) + t1)
         computed.append(max(dispatched[-1], computed[-1] if k else 0) + t2)
     return dispatched, computed
-
-
-def as_python(expression):
-    """Return an expression of Vega with Python's names; its `+`, `*`, `/` and `%` are the same."""
-    return eval(f"lambda k, t1, t2, t3, L: {expression}", {"floor": math.floor})
-
-
-def test_the_closed_form_is_what_a_simulation_gives():
-    computed_at = as_python(asynchronous_computation._computed("k"))
-    times = (0.5, 2, 5, 10)
-    for t1, t2, t3, limit in itertools.product(times, times, (0, 3, 9.5), (1, 2, 3, 7, 16)):
-        _, computed = simulated(t1, t2, t3, 16, limit)
-        found = [computed_at(k, t1, t2, t3, limit) for k in range(16)]
-        assert found == computed, (t1, t2, t3, limit)
 
 
 @pytest.mark.parametrize(

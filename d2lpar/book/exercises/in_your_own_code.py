@@ -1,6 +1,5 @@
 """Z, the exercises of In Your Own Code: a log, a reader and an evaluation that do not wait."""
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 
@@ -19,6 +18,7 @@ from d2lpar.book.exercises.checking import (
     inputs,
     require_array,
     require_asynchrony,
+    require_callable,
     require_number,
     right_parameters,
     shown,
@@ -112,14 +112,9 @@ _PATIENCE, _GRACE = 2.0, 0.05
 @exercise("Z2")
 def check_z2(prefetch: Callable) -> Report:
     """Check a generator that reads ahead with several threads."""
-
-    def judged(read, count, readers):
-        return _judge(prefetch)
-
-    # With the reader's signature, so that it is judged like any other answer.
-    answer = functools.wraps(prefetch)(judged) if callable(prefetch) else prefetch
-    case = (_Disk().read, _BATCHES, _READERS)
-    (saw,) = call_answer(answer, [case], "my_prefetch(read, count, readers)")
+    usage = "my_prefetch(read, count, readers)"
+    require_callable(prefetch, [(_Disk().read, _BATCHES, _READERS)], usage)
+    (saw,) = call_answer(lambda: _judge(prefetch), [()], usage)
     return saw
 
 
