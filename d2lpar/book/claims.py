@@ -81,7 +81,8 @@ class Claim:
     def text(self) -> str:
         """The sentence with the measured numbers in it."""
         if self.needs:  # What was measured without it is not what the sentence is about.
-            return _Unknown().vformat(self.sentence, (), {})
+            parts = string.Formatter().parse(self.sentence)
+            return "".join(said + ("" if name is None else UNKNOWN) for said, name, _, _ in parts)
         return self.sentence.format_map(self.numbers)
 
     @property
@@ -181,16 +182,6 @@ def _places_in(sentence: str) -> set[str]:
             "stand for themselves."
         ) from error
     return {name for _, name, _, _ in parts if name is not None}
-
-
-class _Unknown(string.Formatter):
-    """Fill each place of a sentence with a sign for what is not known."""
-
-    def get_field(self, field_name, args, kwargs):
-        return UNKNOWN, field_name
-
-    def format_field(self, value, format_spec):
-        return value
 
 
 def _listed(names) -> str:

@@ -54,7 +54,7 @@ def simulated(t1, t2, t3, count, limit):
 
 @pytest.mark.parametrize(
     ("t1", "t2", "t3", "limit"),
-    [(2, 0.5, 3, 8), (2, 5, 3.5, 2), (2, 2, 0, 3), (1, 1, 1, 1), (0.5, 6, 4, 2)],
+    [(2, 0.5, 3, 8), (2, 5, 3.5, 2), (2, 2, 0, 3), (1, 1, 1, 1), (0.5, 6, 4, 2), (3, 1, 3.5, 2)],
 )
 def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, t3, limit):
     marks = drawn(explore_pipeline(), t1=t1, t2=t2, t3=t3, L=limit)
