@@ -82,12 +82,7 @@ NEED_NONE: dict[str, Operation] = {
 
 @dataclass(frozen=True)
 class Held:
-    """What an operation on an array that is not ready did to Python.
-
-    Attributes:
-        waits: Whether it waited for the array.
-        seconds: For how long it held Python.
-    """
+    """Whether an operation on an array that was not ready waited, and how long it held Python."""
 
     waits: bool
     seconds: float
@@ -129,19 +124,8 @@ def time_held(
 ) -> HeldTable:
     """Call each operation on arrays that are not ready, and time how long it holds Python.
 
-    Args:
-        operations: Take a matrix, a float and an integer, each a result of the same program.
-            Those of the book, unless others are given.
-        seconds: How long the device works on them.
-        clock: Returns seconds.
-
-    Returns:
-        What each did, those that hold Python longest first.
-
-    Example:
-        >>> held = time_held({"float(s)": lambda y, s, i: float(s), "y + 1": lambda y, s, i: y + 1})
-        >>> [(name, each.waits) for name, each in held.items()]
-        [('float(s)', True), ('y + 1', False)]
+    Each takes a matrix, a float and an integer, results of one program on which the device works
+    for so many seconds. Those that hold Python longest come first.
     """
     work = Work()
 
@@ -220,9 +204,7 @@ class Pipeline:
 def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
     """Return how many results of a call are unfinished at most, if it is made again and again.
 
-    Args:
-        call: Dispatches some work; it takes far longer than asking whether a result is ready.
-        times: How often to call it.
+    The call dispatches some work that takes far longer than asking whether a result is ready.
     """
     results, most = [], 0
     for _ in range(times):
@@ -235,9 +217,8 @@ def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
 def time_to_notice(timeline: Timeline) -> float:
     """Return t3: how many seconds after the end of the work a waiting Python thread knows of it.
 
-    Args:
-        timeline: The recording of one call and of the barrier behind it. (Recording takes time as
-            well, so this is rather too long than too short.)
+    The recording is that of one call and of the barrier behind it. (Recording takes time as well,
+    so this is rather too long than too short.)
     """
     wait = timeline.row(PYTHON)[-1]
     return (wait.end - max(event.end for event in timeline.row(timeline.rows[-1]))) / 1e9
@@ -268,14 +249,6 @@ def explore_pipeline() -> Explorable:
 
     as a path either follows the slower end, or goes all the way round L operations at a time (F.
     Baccelli et al., 1992, Synchronization and Linearity, chapter 2).
-
-    Returns:
-        A Gantt chart, the operations that are queued or running, and the time that all of them take
-        with a barrier in each turn, with the limit, and without it. Times are in milliseconds.
-
-    Example:
-        >>> explore_pipeline().chart.to_dict()["params"][0]["name"]
-        't1'
     """
     sliders = [
         slider("t1", 3, 0.5, _LONGEST["t1"], 0.5, "t₁ dispatch (ms)"),
@@ -387,11 +360,7 @@ def _bars(
 
 
 def plot_stack() -> Axes:
-    """Draw what a program of this process goes through on its way to the devices of JAX.
-
-    Returns:
-        The axes; every version, thread and device in it is the one at hand.
-    """
+    """Draw what a program of this process goes through on its way to the devices at hand."""
     devices = jax.local_devices()
     shown = devices[:4]
     axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
@@ -426,15 +395,7 @@ def plot_stack() -> Axes:
 
 
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
-    """Draw how long each of many calls held Python.
-
-    Args:
-        seconds: The time of each call, in their order.
-        limit: The number of calls that returned at once; a line is drawn behind it.
-
-    Returns:
-        The axes.
-    """
+    """Draw how long each of many calls held Python, and how many returned at once."""
     axes = plt.figure().add_subplot()
     numbers = np.arange(1, len(seconds) + 1)
     axes.plot(numbers, seconds, ".", color=COLORS["host"])
@@ -453,15 +414,7 @@ def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
 
 
 def plot_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]) -> Axes:
-    """Draw when each minibatch of an epoch had been handed out.
-
-    Args:
-        epochs: Seconds since the epoch began, for each minibatch, by name.
-        styles: A role of `COLORS` for each name.
-
-    Returns:
-        The axes.
-    """
+    """Draw how many seconds into an epoch each minibatch had been handed out, by name."""
     axes = plt.figure().add_subplot()
     for name, seconds in epochs.items():
         numbers = np.arange(1, len(seconds) + 1)
@@ -476,12 +429,7 @@ def plot_ways(
 ) -> list[Axes]:
     """Draw what several ways of doing the same cost, in panels side by side.
 
-    Args:
-        panels: For each title a quantity by the name of the way; the ways are the same in all.
-        styles: A role of `COLORS` for each way.
-
-    Returns:
-        The axes, with a bar for each median, from zero, and its interval as a line.
+    A panel has a title, and for each way a bar from zero to the median with its interval as a line.
     """
     names = list(next(iter(panels.values())))
     figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))

@@ -28,13 +28,7 @@ of two devices survives."""
 
 @dataclass(frozen=True)
 class Repeated:
-    """A number of equal calls, none of which needs another.
-
-    Attributes:
-        function: What is called.
-        argument: With what.
-        count: How often.
-    """
+    """A number of equal calls, none of which needs another."""
 
     function: Callable[[jax.Array], jax.Array]
     argument: jax.Array
@@ -55,13 +49,8 @@ def fair_matrix(
 ) -> tuple[jax.Array, float]:
     """Make a matrix that is small enough for a function to be called ten times in a tenth second.
 
-    Args:
-        function: What is to be done with it.
-        device: Where.
-        size: Rows and columns of the original, which are halved until it is fast enough.
-
-    Returns:
-        The matrix, and how many seconds one call takes.
+    The rows and columns asked for are halved until it is fast enough. Returns how many seconds one
+    call takes as well.
     """
     rng = np.random.default_rng(0)
     while True:
@@ -77,16 +66,10 @@ def fair_calls(
     devices: Sequence[jax.Device],
     sizes: Sequence[int],
 ) -> list[Repeated]:
-    """Make calls for each device so that all devices take about as long.
+    """Make calls with square matrices for each device so that all devices take about as long.
 
-    Args:
-        function: What is called, with a square matrix.
-        devices: Where.
-        sizes: Rows and columns of the original on each of them.
-
-    Returns:
-        For each device ten calls, or more of them where it is faster than another. Devices of one
-        kind get the same, whatever noise there is in their times.
+    Each device gets ten calls, or more of them where it is faster than another. Devices of one kind
+    get the same, whatever noise there is in their times.
     """
     if len({(device.platform, size) for device, size in zip(devices, sizes, strict=True)}) == 1:
         x, _ = fair_matrix(function, devices[0], sizes[0])
@@ -104,14 +87,7 @@ def fair_calls(
 def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
     """Return how many cores a function keeps busy: processor time over the time that passes.
 
-    Args:
-        function: What to run. It must return what it computes. Nothing else may run meanwhile in
-            this process.
-        times: How often to run it.
-
-    Example:
-        >>> cores_busy(lambda: time.sleep(0.01)) < 0.5
-        True
+    It must return what it computes. Nothing else may run meanwhile in this process.
     """
     jax.block_until_ready(function())
     processor, passed = time.process_time(), time.perf_counter()
@@ -129,13 +105,7 @@ COPIES = 5
 
 @dataclass(frozen=True)
 class CopyTimes:
-    """The times of computing, of copying, and of both at once, and how much they overlap.
-
-    Attributes:
-        computing: Seconds for all results.
-        copying: Seconds for their copies, once they are there.
-        at_once: Seconds for both, without a barrier in between.
-    """
+    """Seconds for computing, for copying what was computed, and for both without a barrier."""
 
     computing: Quantity
     copying: Quantity
@@ -254,14 +224,7 @@ class Way:
 
 
 def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
-    """Measure all ways to copy to the host what a device computes.
-
-    Args:
-        make: Returns result number i, a matrix that is not there yet.
-
-    Returns:
-        What was found, by the name of the way.
-    """
+    """Measure all ways to copy to the host the matrices that a device makes, by number."""
     found, nbytes = {}, jax.block_until_ready(make(0)).nbytes
     for name, (send, arrive) in WAYS.items():
         times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
@@ -273,14 +236,7 @@ def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
 
 
 def record_ways(make: Callable[[int], jax.Array]) -> dict[str, Timeline]:
-    """Record computing and copying at once, for each way to copy.
-
-    Args:
-        make: As for `measure_ways`.
-
-    Returns:
-        A timeline for each way, by its name, all as long as the shortest.
-    """
+    """Record computing and copying at once, for each way; all are as long as the shortest."""
     found = {}
     for name, (send, arrive) in WAYS.items():
 
@@ -306,11 +262,7 @@ def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> flo
 
 
 def table_of_ways(ways: Mapping[str, Way]) -> str:
-    """Write what was measured of each way as a table in Markdown.
-
-    Args:
-        ways: What `measure_ways` returned; with none, a sentence says so.
-    """
+    """Write what was measured of each way as a table in Markdown, or that nothing was."""
     if not ways:
         return "There is no GPU here, so nothing was measured."
     lines = [
@@ -331,17 +283,8 @@ def table_of_ways(ways: Mapping[str, Way]) -> str:
 def lead(timeline: Timeline, program: str, other: str) -> float:
     """Return how long before the last run of another program a program was done the first time.
 
-    Args:
-        timeline: What `record_trace` returned.
-        program: The name of the program that is done early.
-        other: The name of the one that goes on.
-
-    Returns:
-        Seconds, from the end of the first run of the one to the end of the last run of the other;
-        below 0 if that ended before.
-
-    Raises:
-        ValueError: If one of them has not run on a device.
+    These are seconds, from the end of the first run of the one to the end of the last run of the
+    other; below 0 if that ended before. A program that has not run on a device is a `ValueError`.
     """
     done = min(event.end for event in _runs(timeline, program))
     return (max(event.end for event in _runs(timeline, other)) - done) / 1e9
@@ -361,11 +304,7 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline whose bars bear numbers, so that one can tell which belong together.
 
-    Args:
-        timeline: What `record_trace` returned.
-
-    Returns:
-        Its programs, each called by its number in its row; Python's row stays as it is.
+    Each is called by its number in its row; Python's row stays as it is.
     """
     counts: Counter[str] = Counter()
     events = []

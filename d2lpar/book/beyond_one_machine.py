@@ -34,44 +34,23 @@ class MessageCost(NamedTuple):
     def of(cls, times: dict[int, Quantity]) -> "MessageCost":
         """Find both from the times of a small and of a large message, round by round.
 
-        Args:
-            times: Seconds by size in bytes; only the smallest and the largest are looked at.
-
-        Example:
-            >>> times = {0: Quantity("small", [2.0], "s"), 10: Quantity("large", [7.0], "s")}
-            >>> cost = MessageCost.of(times)
-            >>> cost.alpha.median, cost.beta.median
-            (2.0, 0.5)
+        Only the smallest and the largest size, in bytes, are looked at.
         """
         small, large = min(times), max(times)
         beta = (times[large] - times[small]) / (large - small)
         return cls(times[small].rename("alpha"), beta.rename("beta"))
 
     def seconds(self, messages: int, size: float) -> float:
-        """Return what so many messages take that have so many bytes all told.
-
-        Args:
-            messages: How many, one after the other.
-            size: Bytes of all of them.
-        """
+        """Return what so many messages, one after the other, take that have `size` bytes in all."""
         return messages * self.alpha.median + size * self.beta.median
 
 
 def break_even(sizes: Sequence[float], speed_ups: Sequence[float]) -> float:
     """Return the size from which on it pays, between two measured ones.
 
-    Args:
-        sizes: Of the minibatch, for example, rising.
-        speed_ups: For each of them, how many times as fast it gets.
-
-    Returns:
-        Where the last rise through 1 is, on logarithmic scales; the smallest size if it pays
-        everywhere. Where it pays nowhere, the rise at the end is continued, but to no more than a
-        thousand times the largest size.
-
-    Example:
-        >>> break_even([10, 1000], [0.5, 2.0])
-        100.0
+    That is where the last rise through 1 is, on logarithmic scales; the smallest size if it pays
+    everywhere. Where it pays nowhere, the rise at the end is continued, but to no more than a
+    thousand times the largest size.
     """
     xs, ys = np.log(sizes), np.log(speed_ups)
     below = [index for index, y in enumerate(ys) if y < 0]
@@ -96,16 +75,8 @@ def explore_machines() -> Explorable:
     A step computes for C on one machine, and its n bytes of gradients are added up in a ring: in
     2 (p - 1) rounds, each of which costs a latency and n/p bytes (P. Patarasuk and X. Yuan, 2009,
     Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel and
-    Distributed Computing 69). Nothing overlaps.
-
-    Returns:
-        Curves over the number of machines, both axes logarithmic, of the speed-up with the same
-        minibatch for all, strong scaling, with as many rows for each, weak scaling, and of a
-        machine for a machine.
-
-    Example:
-        >>> [parameter["name"] for parameter in explore_machines().chart.to_dict()["params"]]
-        ['C', 'a', 'B', 'n']
+    Distributed Computing 69). Nothing overlaps. Scaling is strong with the same minibatch for all,
+    and weak with as many rows for each.
     """
     sliders = [
         slider("C", 500, 50, 5000, 50, "compute (ms)"),
@@ -168,13 +139,9 @@ def explore_machines() -> Explorable:
 def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
     """Draw what the Python of each of several processes does while all add something up.
 
-    Args:
-        spans: For each process, read from one clock in seconds: when all began, when it asked, when
-            it had control back, and when it had the result.
-
-    Returns:
-        The axes, with a row for each process, the first on top. Python dispatches in blue, waits in
-        white, and does something else in the color of the barrier, before it asks.
+    Each gives four times in seconds, of one clock: when all began, when it asked, when it had
+    control back, and when it had the result. Python dispatches in blue, waits in white, and does
+    something else in the color of the barrier, before it asks.
     """
     axes = plt.figure(figsize=(5.2, 0.5 * len(spans) + 0.9)).add_subplot()
     zero = min(begin for begin, *_ in spans)

@@ -31,7 +31,7 @@ UNKNOWN = "…"
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, what was measured for it, and what must be true of that.
+    """A sentence, what was measured for it, and what must be true of that, as `claim` takes them.
 
     Attributes:
         sentence: The sentence, with a place in braces for each number, such as `"{gain}"`.
@@ -40,10 +40,6 @@ class Claim:
         needs: What this machine lacks to test it, or None.
         key: What evidence knows it by, however it is worded; empty if there is none.
         numbers: What stands in each place.
-
-    Raises:
-        ValueError: If there is no sentence, something other than a comparison is given, or a
-            place has no number or a number no place.
     """
 
     sentence: str
@@ -85,7 +81,8 @@ class Claim:
     def text(self) -> str:
         """The sentence with the measured numbers in it."""
         if self.needs:  # What was measured without it is not what the sentence is about.
-            return without_numbers(self.sentence)
+            parts = string.Formatter().parse(self.sentence)
+            return "".join(said + ("" if name is None else UNKNOWN) for said, name, _, _ in parts)
         return self.sentence.format_map(self.numbers)
 
     @property
@@ -176,16 +173,6 @@ class Claim:
         return f"<details {of}>{summary}{measured}</details>"
 
 
-def without_numbers(sentence: str) -> str:
-    """Return the sentence of a claim with a sign for each number that nobody knows.
-
-    Example:
-        >>> without_numbers("It takes {calls} calls.")
-        'It takes … calls.'
-    """
-    return _Unknown().vformat(sentence, (), {})
-
-
 def _places_in(sentence: str) -> set[str]:
     try:
         parts = list(string.Formatter().parse(sentence))
@@ -195,16 +182,6 @@ def _places_in(sentence: str) -> set[str]:
             "stand for themselves."
         ) from error
     return {name for _, name, _, _ in parts if name is not None}
-
-
-class _Unknown(string.Formatter):
-    """Fill each place of a sentence with a sign for what is not known."""
-
-    def get_field(self, field_name, args, kwargs):
-        return UNKNOWN, field_name
-
-    def format_field(self, value, format_spec):
-        return value
 
 
 def _listed(names) -> str:

@@ -18,8 +18,7 @@ _WIDTH = 250  # Pixels, without the labels.
 class Explorable:
     """A chart with sliders, shown when it is the last value of a cell.
 
-    Attributes:
-        chart: The chart; its description says what is to be seen, for those who do not see it.
+    Its description says what is to be seen, for those who do not see it.
     """
 
     chart: alt.TopLevelMixin

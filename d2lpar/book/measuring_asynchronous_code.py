@@ -17,14 +17,7 @@ _RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
 
 
 def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
-    """Draw how long each of many calls held Python, for two ways of timing them.
-
-    Args:
-        seconds: The time of each call, in their order, by the way of timing.
-
-    Returns:
-        The axes.
-    """
+    """Draw how many seconds each of many calls held Python, for two ways of timing them."""
     axes = plt.figure(figsize=(5.2, 3.0)).add_subplot()
     for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
         numbers = np.arange(1, len(times) + 1)
@@ -37,14 +30,7 @@ def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
 
 
 def plot_pairs(ratio: Quantity) -> Axes:
-    """Draw the ratios of single pairs above their median and its interval.
-
-    Args:
-        ratio: One time over another, pair by pair.
-
-    Returns:
-        The axes, from a half to two or as far as the pairs go.
-    """
+    """Draw the ratios of single pairs above their median and its interval."""
     axes = plt.figure(figsize=(5.2, 2.1)).add_subplot()
     # So that points do not hide each other; alike in each build.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
@@ -64,14 +50,10 @@ def plot_pairs(ratio: Quantity) -> Axes:
 
 
 def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> list[Axes]:
-    """Draw the times of two arms over the number of the call, for each order of the calls.
+    """Draw the times of two functions over the number of the call, for each order of the calls.
 
-    Args:
-        orders: By the title to be shown, the measurements of two arms by their names, of one
-            letter, and the order in which these were called.
-
-    Returns:
-        The axes of the charts, side by side.
+    By the title to be shown, an order has the measurements of two functions by their names, of one
+    letter, and the order in which these were called.
     """
     figure = plt.figure(figsize=(5.2, 2.8))
     charts = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
@@ -94,11 +76,7 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
 def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
     """Draw how often a winner was found among equals, over the number of looks.
 
-    Args:
-        shares: For one look, two looks and so on, by what each look was; two of these.
-
-    Returns:
-        The axes, with a line at the one in twenty that an interval of 95 % allows.
+    A line is at the one in twenty that an interval of 95 % allows.
     """
     axes = plt.figure(figsize=(5.2, 2.8)).add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
@@ -112,14 +90,7 @@ def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
 
 
 def plot_memory(watched: Mapping[str, PeakMemory]) -> Axes:
-    """Draw memory over time, with a square at the end, where one reads it after a barrier.
-
-    Args:
-        watched: What watched a loop with a barrier in each step and one without, by name.
-
-    Returns:
-        The axes.
-    """
+    """Draw memory over time, with a square at the end, where one reads it after a barrier."""
     axes = plt.figure().add_subplot()
     for (label, memory), role in zip(watched.items(), ("barrier", "none"), strict=True):
         seconds = [when for when, _ in memory.samples]

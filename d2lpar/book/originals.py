@@ -173,32 +173,17 @@ EXPERIMENTS = {
 def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
     """Compare what was measured, or printed, with what editions claim of an experiment.
 
-    Args:
-        experiment: Its id, one of `EXPERIMENTS`.
-        rows: The quantities, by what they are.
-
-    Returns:
-        For each claim the comparison; its verdict says whether these rows support it.
-
-    Example:
-        >>> pytorch = EXPERIMENTS["P6"].editions["PyTorch edition, GPU to CPU"]
-        >>> judge("P6", pytorch)["both overlap"].verdict
-        'fails'
+    The verdict of each comparison says whether these rows support the claim.
     """
     findings = EXPERIMENTS[experiment].findings
     return {claimed: compare(rows) for claimed, compare in findings.items()}
 
 
 def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
-    """Draw what several sources found beside the bound of what is claimed.
+    """Draw what several sources found beside the bound of what is claimed, a panel for each claim.
 
-    Args:
-        panels: For each claim a comparison by its source, which may be an edition or a machine.
-            The claim holds where the panel is shaded.
-
-    Returns:
-        The axes of the panels, one below the other. What was seen once is hollow, what was sampled
-        is filled and has a bar for its 95 % interval.
+    A source may be an edition or a machine. The claim holds where its panel is shaded. What was
+    seen once is hollow, what was sampled is filled and has a bar for its 95 % interval.
     """
     heights = [1.05 + 0.28 * len(found) for found in panels.values()]
     figure = plt.figure(figsize=(5.2, sum(heights)), layout="constrained")

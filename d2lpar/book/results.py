@@ -32,14 +32,7 @@ SCHEMA = 2
 def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
     """Return what an executed notebook has displayed under one MIME type, in its order.
 
-    Args:
-        notebook: As `nbformat` or `json` reads it from its file.
-        mime_type: Of which outputs.
-
-    Example:
-        >>> shown = {"output_type": "display_data", "data": {"text/plain": "3", MIME_TYPE: {}}}
-        >>> outputs_of({"cells": [{"outputs": [shown]}, {"source": "prose"}]}, MIME_TYPE)
-        [{}]
+    The notebook is as `nbformat` or `json` reads it from its file.
     """
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     shown = (output.get("data", {}) for output in outputs)  # What was printed has none.
@@ -48,16 +41,12 @@ def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What one run of an experiment has measured.
+    """What one run of an experiment has measured, by what it is.
 
     Attributes:
         experiment: Its id, one of `EXPERIMENTS`.
         variant: What sets this run apart from others of the same experiment, or nothing.
         rows: The quantities, by what they are.
-
-    Raises:
-        ValueError: If there is no such experiment, or if rows are missing, too many, or no
-            quantities.
     """
 
     experiment: str
@@ -98,14 +87,8 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         variant: What sets this run apart from others of the same experiment.
 
     Raises:
-        ValueError: As `ExperimentResult` does.
-
-    Example:
-        >>> from d2lpar import exact
-        >>> keep("A6", {"barrier in each turn": exact("loop", 2.0, "s")})
-        Traceback (most recent call last):
-        ValueError: Experiment A6 has the rows barrier in each turn, barrier at \
-the end; found barrier in each turn.
+        ValueError: If there is no such experiment, or if rows are missing, too many, or no
+            quantities.
     """
     show_in_notebook(ExperimentResult(experiment, variant, rows))
 

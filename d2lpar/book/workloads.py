@@ -20,17 +20,6 @@ def random_product(key: jax.Array, size: int) -> jax.Array:
 
     One jitted function, hence one dispatch: drawing and multiplying in two would double what
     Python has to do.
-
-    Args:
-        key: A random key.
-        size: Rows and columns of the matrix.
-
-    Returns:
-        A float32 array of shape `(size, size)`.
-
-    Example:
-        >>> random_product(jax.random.key(0), 3).shape
-        (3, 3)
     """
     matrix = jax.random.normal(key, (size, size), jnp.float32)
     return matrix @ matrix
@@ -43,17 +32,6 @@ def chain(matrix: jax.Array, length: int) -> jax.Array:
     With a 64x64 matrix no step is large enough to be split over the cores of a CPU, so the whole
     chain runs on one, for as long as you like: work that leaves the other cores alone. The length
     is static, because a GPU that does not know it has to ask the host after each step.
-
-    Args:
-        matrix: A square float32 array; 64x64 is what the book uses on a CPU.
-        length: How many steps; each length is compiled once.
-
-    Returns:
-        An array of the shape of `matrix`.
-
-    Example:
-        >>> chain(jnp.eye(64), 10).shape
-        (64, 64)
     """
     scale = 1 / matrix.shape[0]
     return jax.lax.fori_loop(0, length, lambda _, c: jnp.tanh(c @ matrix * scale), matrix)
@@ -64,12 +42,6 @@ class Work:
 
     On a CPU its matrix is too small to be split over cores. On a GPU it is so large that Python,
     which launches each product, is far ahead of them.
-
-    Args:
-        device: Where it is done; JAX's default device if None.
-
-    Attributes:
-        matrix: The matrix that it multiplies, a square float32 array.
 
     Example:
         >>> work = Work()
@@ -86,15 +58,7 @@ class Work:
             self._measure(4096, 20, device)
 
     def __call__(self, seconds: float, after: jax.Array | None = None) -> jax.Array:
-        """Ask for a chain that takes so many seconds.
-
-        Args:
-            seconds: How long the device is to work; each length is compiled once.
-            after: A result that has to be there before; the matrix if None.
-
-        Returns:
-            The end of the chain, which is not there yet.
-        """
+        """Ask for a chain that takes so many seconds, if need be after another result."""
         return chain(self.matrix if after is None else after, self.links(seconds))
 
     def links(self, seconds: float) -> int:
@@ -112,37 +76,15 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     """Run a `chain` and put its result into the first rows of a large array.
 
     So the result is large, and yet most of the time goes into arithmetic on one core.
-
-    Args:
-        array: A float32 array of at least as many rows as `matrix`, and as many columns.
-        matrix: As for `chain`.
-        length: Likewise.
-
-    Returns:
-        A copy of the array with its first rows replaced.
-
-    Example:
-        >>> chain_into(jnp.zeros((9, 3)), jnp.eye(3), 5).shape
-        (9, 3)
     """
     result = chain(matrix + array[: len(matrix)], length)
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
 
 
 def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
-    """Make the weights and biases of a multilayer perceptron.
+    """Make the weights and biases of a perceptron with so many units in each layer, inputs first.
 
-    Args:
-        key: A random key.
-        sizes: The number of units of each layer, the inputs first.
-
-    Returns:
-        A pair for each layer, its weights of shape `(in, out)` scaled for ReLU (He et al., 2015,
-        Delving Deep into Rectifiers, eq. 10) and its zero biases of shape `(out,)`.
-
-    Example:
-        >>> [w.shape for w, b in init_mlp(jax.random.key(0), (512, 8, 1))]
-        [(512, 8), (8, 1)]
+    The weights are scaled for ReLU (He et al., 2015, Delving Deep into Rectifiers, eq. 10).
     """
     return _init_mlp(key, tuple(sizes))
 
@@ -158,15 +100,7 @@ def _init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
 
 
 def mlp(parameters: Parameters, inputs: jax.Array) -> jax.Array:
-    """Apply the perceptron, with ReLU between its layers.
-
-    Args:
-        parameters: As `init_mlp` makes them.
-        inputs: An array of shape `(batch, in)`.
-
-    Returns:
-        An array of shape `(batch, out)`.
-    """
+    """Apply the perceptron, with ReLU between its layers."""
     *hidden, (weights, bias) = parameters
     for layer_weights, layer_bias in hidden:
         inputs = jax.nn.relu(inputs @ layer_weights + layer_bias)
@@ -179,15 +113,8 @@ def train_step(
 ) -> tuple[Parameters, jax.Array]:
     """Do one step of stochastic gradient descent: forward, backward, update.
 
-    Args:
-        parameters: As `init_mlp` makes them.
-        inputs: An array of shape `(batch, in)`.
-        targets: An array of shape `(batch, out)`.
-        rate: The learning rate.
-
-    Returns:
-        The new parameters, and the loss before the step, which is half the squared error averaged
-        over the batch and the outputs.
+    Returns the new parameters, and the loss before the step, which is half the squared error
+    averaged over the batch and the outputs.
     """
 
     def loss_of(parameters):
@@ -200,12 +127,9 @@ def train_step(
 def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
     """Return a perceptron and a minibatch that keep JAX's default device busy for some time.
 
-    Args:
-        hidden: Units of each of two hidden layers on a CPU. A GPU gets more.
-
-    Returns:
-        The units of each layer, the inputs first, and the number of examples. On a CPU they are
-        always the same; a GPU gets as many examples as take it five milliseconds in `train_step`.
+    They are the units of each layer, the inputs first, and the number of examples. On a CPU they
+    are always the same; a GPU gets more units, and as many examples as take it five milliseconds in
+    `train_step`.
 
     Example:
         >>> sizes, rows = training_size(hidden=256)
@@ -224,16 +148,7 @@ def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
 def host_batch(template: np.ndarray) -> np.ndarray:
     """Copy `template` into fresh memory of the host, as a data loader would.
 
-    Args:
-        template: A NumPy array.
-
-    Returns:
-        An equal array whose memory goes back to the operating system as soon as the last
-        reference to it is dropped.
-
-    Example:
-        >>> host_batch(np.ones((2, 3))).sum()
-        np.float64(6.0)
+    Its memory goes back to the operating system as soon as the last reference to it is dropped.
     """
     # Memory from malloc stays with the process after it is freed, so a second run would find it
     # there and seem to need none. A map of its own is returned at once; a private one fills twice
@@ -248,18 +163,5 @@ def host_batch(template: np.ndarray) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def device_batch(key: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Make a batch on the device itself, out of random bits.
-
-    Args:
-        key: A random key.
-        rows: Examples in the batch.
-        columns: Values of each example.
-
-    Returns:
-        A float32 array of shape `(rows, columns)` between 0 and 1.
-
-    Example:
-        >>> device_batch(jax.random.key(0), 2, 3).shape
-        (2, 3)
-    """
+    """Make a batch of random floats between 0 and 1 on the device itself."""
     return jax.random.uniform(key, (rows, columns), jnp.float32)

@@ -48,10 +48,6 @@ def test_the_time_is_that_of_the_operation_alone():
     assert found["slow"].seconds == 3
 
 
-def test_an_operation_of_the_reader_can_be_tried():
-    assert time_held({"mine": lambda y, s, i: sum(y[0].tolist())})["mine"].waits
-
-
 def test_the_table_sets_those_that_wait_beside_those_that_go_on():
     table = HeldTable({"a < b": Held(True, 0.02), "f(y)": Held(False, 1e-5), "c": Held(True, 0.01)})
     html = table._repr_html_()

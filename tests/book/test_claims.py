@@ -29,9 +29,6 @@ def strict(monkeypatch):
 @pytest.mark.parametrize(
     ("predicates", "verdict"),
     [
-        ([HOLDS], "holds"),
-        ([UNDECIDED], "inconclusive"),
-        ([FAILS], "fails"),
         ([HOLDS, HOLDS], "holds"),
         ([HOLDS, UNDECIDED], "inconclusive"),
         ([UNDECIDED, FAILS, HOLDS], "fails"),
@@ -128,11 +125,6 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
     assert "<script>" not in html
 
 
-def test_what_is_code_in_html_has_the_spaces_that_it_was_written_with():
-    html = Claim("With `x < 5` in 20 ms.", needs="a GPU")._repr_mimebundle_()["text/html"]
-    assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
-
-
 # --- The numbers in the sentence --------------------------------------------------------------
 
 
@@ -150,12 +142,6 @@ def test_the_sentence_has_the_measured_numbers_in_it(capsys):
     assert shown == "Claim: 32 calls take 350 ms, 6.50 times less than 1.8, 4.1 % of all."
 
 
-@pytest.mark.parametrize("predicate", [HOLDS, UNDECIDED, FAILS])
-def test_the_numbers_are_said_whatever_the_verdict(predicate):
-    made = Claim("It gains {gain}.", (predicate,), numbers={"gain": RATIO})
-    assert made.text == "It gains 6.5."
-
-
 @pytest.mark.parametrize("numbers", [{}, {"gain": RATIO, "share": RATIO}])
 def test_a_number_that_cannot_be_measured_here_is_left_open(numbers):
     made = Claim("It gains {gain:.2f}, {share:%}.", (HOLDS,), needs="a GPU", numbers=numbers)
@@ -168,8 +154,6 @@ def test_a_number_that_cannot_be_measured_here_is_left_open(numbers):
     [
         ("It gains {gain} of {bound}.", {}, "without a number, bound, gain: pass each by its name"),
         ("It gains {gain}.", {"gain": 1, "gian": 2}, "no place for gian: write the name in braces"),
-        ("It gains.", {"gain": 1}, "no place for gain: write the name in braces"),
-        ("It gains {gain.", {"gain": 1}, "a brace too many or too few"),
         ("It gains gain}.", {"gain": 1}, "a brace too many or too few.*Double those"),
     ],
 )
@@ -182,47 +166,30 @@ def test_a_brace_that_stands_for_itself_is_doubled():
     assert Claim("A set is {{1}}.", (HOLDS,)).text == "A set is {1}."
 
 
-def test_data_keep_the_sentence_apart_from_its_numbers():
-    made = Claim("It gains {gain}.", (HOLDS,), numbers={"gain": RATIO})
-    data = json.loads(json.dumps(made.as_dict(), allow_nan=False))
-    assert data["sentence"] == "It gains {gain}."
-    assert data["numbers"]["gain"]["samples"] == list(RATIO.samples)
-    assert Claim.from_dict(data).text == made.text
-
-
-def test_a_claim_of_a_file_that_knows_no_numbers_has_none():
-    data = Claim(SENTENCE, (HOLDS,)).as_dict()
-    del data["numbers"]
-    assert Claim.from_dict(data).text == SENTENCE
-
-
 # --- The fold ---------------------------------------------------------------------------------
 
 
 def test_what_was_measured_and_what_is_claimed_of_it_is_behind_a_fold():
-    made = Claim("It gains {gain}.", (HOLDS, SECONDS < 2), numbers={"gain": RATIO})
+    reason = "this back end is synchronous"
+    made = Claim("It gains {gain}.", (FAILS, SECONDS < 2), reason, numbers={"gain": RATIO})
     html = made._repr_mimebundle_()["text/html"]
     assert html.startswith("<details ")
     assert " open" not in html.partition(">")[0]
     shown, _, folded = html.partition("</summary>")
     assert "It gains 6.5." in shown
-    assert "holds here" in shown
+    assert "does not hold here" in shown
+    assert reason in shown
     assert "95 % interval" not in shown
     _, ratio, seconds = cells_of(folded)
-    assert (ratio[0], ratio[-1]) == ("ratio", "> 3")
+    assert (ratio[0], ratio[-1]) == ("ratio", "> 10")
     assert (seconds[0], seconds[-1]) == ("one step", "< 2 s")
 
 
-def test_the_reason_stands_beside_the_verdict_and_not_in_the_fold():
-    made = Claim(SENTENCE, (FAILS,), otherwise="this back end is synchronous")
-    shown, _, _ = made._repr_mimebundle_()["text/html"].partition("</summary>")
-    assert "this back end is synchronous" in shown
-
-
 def test_a_claim_with_nothing_measured_has_nothing_to_unfold():
-    html = Claim(SENTENCE, needs="a GPU")._repr_mimebundle_()["text/html"]
+    html = Claim("With `x < 5` in 20 ms.", needs="a GPU")._repr_mimebundle_()["text/html"]
     assert html.startswith("<p ")
     assert "<details" not in html
+    assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
     assert "needs a GPU" in html
 
 
@@ -240,10 +207,8 @@ def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, cap
     [
         Claim(SENTENCE, (HOLDS, exact("calls", 3) < 4), otherwise="the machine is busy", key="k"),
         Claim(SENTENCE, (FAILS,), otherwise="this back end is synchronous"),
-        Claim(SENTENCE, (HOLDS, UNDECIDED)),
         Claim(SENTENCE, (FEW > 3, RATIO > FEW)),
         Claim(SENTENCE, needs="a GPU"),
-        Claim(SENTENCE, (FAILS,), needs="a GPU"),
         Claim("It gains {gain}.", (HOLDS,), numbers={"gain": RATIO}),
         Claim("It gains {gain:.2f} of {bound}.", needs="a GPU"),
     ],
@@ -255,19 +220,11 @@ def test_a_claim_comes_back_from_json_with_all_that_is_shown_of_it(made):
     assert (found.otherwise, found.needs, found.key) == (made.otherwise, made.needs, made.key)
 
 
-def test_a_claim_of_a_file_that_knows_no_keys_has_none():
-    data = Claim(SENTENCE, (HOLDS,), key="quicker").as_dict()
-    del data["key"]
-    assert Claim.from_dict(data).key == ""
-
-
 @pytest.mark.parametrize(
     ("made", "said"),
     [
         (Claim(SENTENCE, (HOLDS,)), "fails"),
         (Claim(SENTENCE, (FAILS,)), "holds"),
-        (Claim(SENTENCE, (UNDECIDED,)), "holds"),
-        (Claim(SENTENCE, needs="a GPU"), "holds"),
         (Claim(SENTENCE, (HOLDS,)), None),
     ],
     ids=str,

@@ -50,12 +50,6 @@ def test_the_points_of_an_arm_stand_where_it_was_called():
     assert [axes.get_title() for axes in (in_turn, in_a_row)] == ["in turn", "in a row"]
 
 
-def test_an_order_that_has_another_number_of_calls_than_were_measured_is_an_error():
-    arms = {"A": measured("A", 1.0, 4.0), "B": measured("B", 2.0, 3.0)}
-    with pytest.raises(ValueError, match="shape"):
-        page.plot_orders({"in turn": (arms, "ABB")})
-
-
 def test_looks_are_numbered_from_one_and_what_was_promised_is_a_line():
     axes = page.plot_looks({"95%": np.array([0.04, 0.07]), "99%": np.array([0.004, 0.008])})
     *shares, promised = axes.lines

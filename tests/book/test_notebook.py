@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from d2lpar.book.claims import Claim
-from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, unbroken, verdict_box
+from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, unbroken, with_code
 
 ELSEWHERE = Claim("On a GPU.", needs="a GPU")
 
@@ -48,18 +48,8 @@ def test_white_on_the_colour_of_a_verdict_is_legible(verdict):
     assert contrast_with_white(VERDICT_COLORS[verdict]) >= 4.5
 
 
-def test_a_box_has_its_title_its_verdict_and_a_line_for_each_remark():
-    html = verdict_box("claim", "holds", "A title", "it does", "#123456", "", ["one", "two"])
-    assert 'class="d2lpar-claim" data-verdict="holds"' in html
-    assert html.count("<li>") == 2
-    assert "A title" in html
-    assert ">it does</strong><ul" in html  # No colon where nothing follows.
-
-
-def test_what_stands_in_a_box_is_escaped_and_code_keeps_its_spaces():
-    html = verdict_box("claim", "holds", "`x < 5` in 5 ms", "<i>", "#123456", "<b>", [])
-    assert "<code>x &lt; 5</code> in 5\u00a0ms" in html
-    assert "&lt;b&gt;" in html
+def test_text_in_backticks_is_code_with_its_spaces_and_all_is_escaped():
+    assert with_code("`x < 5` in 5 ms <b>") == "<code>x &lt; 5</code> in 5\u00a0ms &lt;b&gt;"
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,7 @@ def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
 
 GONE = object()
 ANEW = "Record it anew with `make record`"
-SAID = "cannot be believed: The claim 'It holds.' is said to be"
-HELD = ("pages", "book/b", "claims", 0)
-MEASURED = (*HELD, "predicates", 0, "quantity")
+MEASURED = ("pages", "book/b", "claims", 0, "predicates", 0, "quantity")
 KEPT = ("pages", "book/a", "experiments", 0)
 
 
@@ -179,19 +177,13 @@ def edited(place, value):
     ("text", "message"),
     [
         (WHOLE[: len(WHOLE) // 2], f"is no whole file of results: .*{ANEW}"),
-        ("", f"is no whole file of results: Expecting value.*{ANEW}"),
         ("null", f"has the schema None, .* reads 2. {ANEW}"),
         (edited(("schema",), 1), f"has the schema 1, .* 2. {ANEW}, or .* the version that wrote"),
         (edited(("load",), math.nan), "it holds NaN, which is no number"),
-        (edited((*MEASURED, "samples", 2), -math.inf), "it holds -Infinity, which is no number"),
-        (edited((*HELD, "verdict"), "fails"), f"{SAID} 'fails', but from its .* 'holds'"),
-        (edited((*MEASURED, "samples"), [2.0] * 6), f"{SAID} 'holds', but from its .* 'fails'"),
+        (edited((*MEASURED, "samples"), [2.0] * 6), "believed: The claim .* its .* 'fails'"),
         (edited((*MEASURED, "unit"), "ms"), "cannot be believed: 'ratio' has the unit 'ms'; known"),
-        (edited((*MEASURED, "samples"), []), "cannot be believed: 'ratio' has no samples: measure"),
         (edited((*KEPT, "rows", "barrier at the end"), GONE), "believed: Experiment A6 has the"),
         (edited(("date",), GONE), f"something is missing or .*'date'.*{ANEW}"),
-        (edited((*HELD, "needs"), GONE), "something is missing or of another type .*'needs'"),
-        (edited(("machine", "color"), "red"), "of another type .*color"),
         (edited(("pages", "book/b"), "x"), "of another type .*indices must be integers"),
     ],
 )
@@ -201,8 +193,3 @@ def test_what_is_no_file_of_results_is_refused_with_its_path_and_the_reason(path
         load(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_that_is_not_there_is_an_error_of_the_system(path):
-    with pytest.raises(FileNotFoundError, match=r"here\.json"):
-        load(path)

@@ -59,16 +59,6 @@ def test_a_training_step_is_forward_backward_and_update():
     )
 
 
-def test_training_lowers_the_loss():
-    parameters, inputs, targets = problem()
-    losses = []
-    for _ in range(20):
-        parameters, loss = train_step(parameters, inputs, targets, 0.05)
-        losses.append(float(loss))
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < 0.9 * losses[0]
-
-
 def test_a_new_perceptron_has_the_asked_sizes_and_keeps_the_scale_of_its_inputs():
     sizes = (300, 400, 200)
     parameters = init_mlp(KEY, sizes)
@@ -105,26 +95,18 @@ def test_a_random_product_is_the_square_of_a_normal_matrix():
 
 def test_a_device_batch_is_random_between_zero_and_one():
     batch = device_batch(KEY, 100, 50)
-    assert batch.dtype == np.float32
+    assert (batch.shape, batch.dtype) == ((100, 50), np.float32)
     assert batch.min() >= 0 < 0.9 < batch.max() < 1
     assert not np.array_equal(batch, device_batch(jax.random.key(1), 100, 50))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.int64])
-@pytest.mark.parametrize("shape", [(), (0, 3), (7,), (4, 3)])
-def test_a_host_batch_is_an_equal_array(shape, dtype):
-    template = np.arange(np.prod(shape)).reshape(shape).astype(dtype)
+@pytest.mark.parametrize("shape", [(), (0, 3), (4, 3)])
+def test_a_host_batch_is_an_equal_array_of_its_own(shape):
+    template = np.arange(np.prod(shape)).reshape(shape).astype(np.float32)
     batch = host_batch(template)
-    assert batch.dtype == dtype
+    assert batch.dtype == np.float32
     np.testing.assert_array_equal(batch, template)
-
-
-def test_a_host_batch_has_fresh_memory():
-    template = np.ones((4, 3))
-    first, second = host_batch(template), host_batch(template)
-    first[...] = 0
-    assert template.all()
-    assert second.all()
+    assert not np.shares_memory(batch, template)
 
 
 def test_the_memory_of_a_host_batch_goes_back_with_its_last_reference():
@@ -171,7 +153,7 @@ def work(monkeypatch):
         return Measurement("chain", times, times)
 
     monkeypatch.setattr(workloads, "measure", measured)
-    return Work(cpu())
+    return Work(cpu(1))
 
 
 @pytest.mark.parametrize(
@@ -181,27 +163,18 @@ def test_a_chain_has_as_many_links_as_fit_into_the_time_and_at_least_one(work, s
     assert work.links(seconds) == links
 
 
-def test_work_is_a_chain_of_its_matrix(work):
+def test_work_is_a_chain_of_its_matrix_or_of_a_result_that_comes_before(work):
     np.testing.assert_array_equal(work(0.003), chain(work.matrix, 3))
-
-
-def test_work_that_comes_after_a_result_goes_on_from_it(work):
     before = 0.5 * work.matrix
     np.testing.assert_array_equal(work(0.003, after=before), chain(before, 3))
 
 
-def test_work_can_be_part_of_a_jitted_function(work):
-    np.testing.assert_allclose(jax.jit(lambda x: work(0.003, after=x))(work.matrix), work(0.003))
-
-
 def test_work_is_done_on_the_device_that_was_asked_for(work):
-    assert work.matrix.devices() == {cpu()}
-    assert work(0.003).devices() == {cpu()}
+    assert work(0.003).devices() == {cpu(1)}
 
 
 def test_on_a_cpu_the_matrix_is_too_small_to_be_split_over_cores(work):
-    assert work.matrix.shape == (64, 64)
-    assert work.matrix.dtype == np.float32
+    assert (work.matrix.shape, work.matrix.dtype) == ((64, 64), np.float32)
 
 
 def test_work_takes_longer_the_more_seconds_are_asked_for():

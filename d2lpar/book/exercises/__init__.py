@@ -1,4 +1,7 @@
-"""Check a reader's answer by its behavior, and say where to look."""
+"""Check a reader's answer by its behavior, and say where to look.
+
+What an answer is called with, and what it has to do, is said in its exercise.
+"""
 
 from d2lpar.book.exercises.asynchronous_computation import (
     check_x1 as check_x1,

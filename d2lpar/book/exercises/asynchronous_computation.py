@@ -38,19 +38,9 @@ from d2lpar.book.exercises.checking import (
 def check_x1(total: Callable, enough: Callable) -> Report:
     """Check a formula for the time of a loop without barriers, and when t1 + N t2 + t3 is it.
 
-    Both are compared with a simulation of the two ends, over many cases.
-
-    Args:
-        total: `total(t1, t2, t3, turns)` returns the seconds that the loop takes until Python
-            knows the last result.
-        enough: `enough(t1, t2, turns)` says whether `t1 + turns * t2 + t3` is exactly that.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> check_x1(lambda t1, t2, t3, n: t1 + n * t2 + t3, lambda t1, t2, n: True).verdict
-        'not yet'
+    Both are compared with a simulation of the two ends, over many cases. `total(t1, t2, t3, turns)`
+    returns seconds, until Python knows the last result; `enough(t1, t2, turns)` says whether the
+    short formula is exact.
     """
     times = (0.5, 1.0, 1.25, 4.0)
     cases = [
@@ -118,27 +108,7 @@ def _require_formula(found: list, cases: list[tuple]) -> None:
 
 @exercise("X2")
 def check_x2(epoch: Callable) -> Report:
-    """Check an epoch in which one step may overlap with the next, and no more.
-
-    Args:
-        epoch: `epoch(step, parameters, batches)` calls `step(parameters, batch)` for each batch
-            in order, each time with the parameters that the step before has returned, and returns
-            the last ones. Before it dispatches step t + 2, step t has finished.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def epoch(step, parameters, batches):
-        ...     for batch in batches:
-        ...         parameters = jax.block_until_ready(step(parameters, batch))
-        ...     return parameters
-        >>> print(check_x2(epoch))
-        Exercise X2: not yet
-          No step was dispatched while the one before it was running.
-          The device is idle from the end of a step until the next is dispatched. Which step does \
-your loop wait for, and does it have to be that one?
-    """
+    """Check an epoch in which one step may overlap with the next, and no more."""
     require_asynchrony()
     right = right_parameters()[-1]  # Which compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
@@ -178,18 +148,6 @@ def check_x3(total: Callable) -> Report:
     """Check how long two devices take that are fed in one loop, for three ways of waiting.
 
     It is compared with a simulation of the loop, over many cases.
-
-    Args:
-        total: `total(first, second, barrier)` returns the seconds until both devices are done.
-            `first` and `second` list how long each minibatch takes on each device; `barrier` is
-            `"each minibatch"`, `"each device"` or `"none"`.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> check_x3(lambda first, second, barrier: sum(first) + sum(second)).verdict
-        'not yet'
     """
     rng = np.random.default_rng(0)
     kinds = ("none", "each minibatch", "each device")
@@ -233,22 +191,7 @@ def _two_devices_time(first: Sequence[float], second: Sequence[float], barrier: 
 
 @exercise("X4")
 def check_x4(second: Callable, everything: Callable) -> Report:
-    """Check two ways of waiting: for the second result, and for everything.
-
-    Args:
-        second: `second(start)` calls `start()`, which dispatches chains and returns a list of
-            results, waits until the second of them is ready, and returns it.
-        everything: `everything(start)` calls `start()` too, waits until all that it has
-            dispatched is done, also what it does not return, and returns the list.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> wait = jax.block_until_ready
-        >>> check_x4(lambda start: wait(start()[1]), lambda start: wait(start())).verdict
-        'not yet'
-    """
+    """Check two ways of waiting: for the second result, and for everything."""
     require_asynchrony()
     x = inputs(1, cpu())[0]
     started: list[list[jax.Array]] = []
@@ -347,19 +290,7 @@ _PROGRAMS = {
 
 @exercise("X5")
 def check_x5(runs_inline: Callable) -> Report:
-    """Check whether an answer can tell which programs run inside the call on a CPU.
-
-    Args:
-        runs_inline: `runs_inline(function, x)` says whether the call `function(x)` computes
-            everything before it returns. The function is jitted, and `x` is on the CPU and ready.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> check_x5(lambda function, x: False).verdict
-        'not yet'
-    """
+    """Check whether an answer can tell which programs run inside the call on a CPU."""
     require_asynchrony()
     shapes = {shape for _, shape in _PROGRAMS.values()}
     array = {shape: jax.device_put(np.ones(shape, np.float32), cpu()) for shape in shapes}

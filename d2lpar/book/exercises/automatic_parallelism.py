@@ -35,19 +35,7 @@ from d2lpar.book.exercises.checking import (
 
 @exercise("Y1")
 def check_y1(products: Callable) -> Report:
-    """Check whether independent calls on one device ran at the same time.
-
-    Args:
-        products: `products(multiply, matrices)` calls `multiply(matrix)` for each of the matrices,
-            all of which are on one CPU device, and returns the results in their order.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> check_y1(lambda multiply, matrices: [multiply(m) for m in matrices]).verdict
-        'not yet'
-    """
+    """Check whether independent calls on one device ran at the same time."""
     require_asynchrony()
     device = cpu()
     matrices = inputs(6, device)
@@ -104,22 +92,7 @@ def check_y1(products: Callable) -> Report:
 
 @exercise("Y2")
 def check_y2(many: Callable) -> Report:
-    """Check whether many small operators became faster than one call for each.
-
-    Args:
-        many: `many(operator)` returns a function of an array of shape `(n, 16, 16)` that applies
-            `operator`, which takes a `(16, 16)` array, to each of its matrices, and returns the
-            results as an array of the same shape.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def one_by_one(operator):
-        ...     return lambda xs: jnp.stack([operator(x) for x in xs])
-        >>> check_y2(one_by_one).verdict
-        'not yet'
-    """
+    """Check whether many small operators became faster than one call for each."""
     draws = np.random.default_rng(0).standard_normal((100, 16, 16), dtype=np.float32)
     xs = jax.block_until_ready(jax.device_put(draws, cpu()))
 
@@ -162,25 +135,7 @@ def _operator(x: jax.Array) -> jax.Array:
 
 @exercise("Y3")
 def check_y3(exchange: Callable) -> Report:
-    """Check whether two devices compute while they send each other what they have computed.
-
-    Args:
-        exchange: `exchange(make, send, n)` calls `make(device, i)` for each `i` below `n`, which
-            dispatches array `i` of device 0 or 1 and returns it, and `send(array)` for each array,
-            which copies it to the other device and returns the copy. It returns two lists: the
-            copies of the arrays of device 0, and of those of device 1.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def exchange(make, send, n):
-        ...     made = [[make(device, i) for i in range(n)] for device in (0, 1)]
-        ...     jax.block_until_ready(made)
-        ...     return [[send(array) for array in arrays] for arrays in made]
-        >>> check_y3(exchange).verdict in ("not yet", "untestable")
-        True
-    """
+    """Check whether two devices compute while they send each other what they have computed."""
     devices = two_devices("cpu+cpu")
     require_asynchrony()
     n = 6
@@ -261,20 +216,8 @@ def check_y3(exchange: Callable) -> Report:
 def check_y4(gaps: Callable) -> Report:
     """Check what an answer reads from a timeline: how much is idle, and where the longest gap is.
 
-    It is tried on timelines made by hand, and on a recording.
-
-    Args:
-        gaps: `gaps(timeline, row)` returns three numbers: which share of the recording, from 0 to
-            1, the row has nothing under way, and the seconds at which the longest stretch of that
-            begins and ends. A recording lasts from 0 to `timeline.elapsed`. If two gaps are equally
-            long, either will do.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> check_y4(lambda timeline, row: (0.0, 0.0, 0.0)).verdict
-        'not yet'
+    It is tried on timelines made by hand, and on a recording. If two gaps are equally long, either
+    will do.
     """
     *by_hand, recorded = _timelines()
     cases = [(timeline, "CPU 0") for timeline in by_hand]
@@ -377,22 +320,7 @@ def _idle_spans(timeline: Timeline, row: str) -> list[tuple[float, float]]:
 
 @exercise("Y5")
 def check_y5(pipeline: Callable) -> Report:
-    """Check a pipeline of two stages over two devices.
-
-    Args:
-        pipeline: `pipeline(first, second, batches, devices)` returns `second(first(batch))` for
-            each batch, in order. The batches lie on the first of the two devices, where all of
-            stage one is to run; stage two is to run on the other one.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def one_device(first, second, batches, devices):
-        ...     return [second(first(batch)) for batch in batches]
-        >>> check_y5(one_device).verdict in ("not yet", "untestable")
-        True
-    """
+    """Check a pipeline of two stages over two devices."""
     devices = two_devices("cpu+cpu")
     require_asynchrony()
     batches = inputs(8, devices[0])

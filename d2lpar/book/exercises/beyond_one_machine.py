@@ -29,23 +29,7 @@ _TIMEOUT = 20.0
 
 @exercise("V1")
 def check_v1(mean: Callable) -> Report:
-    """Check a mean over what two processes have, by running it in two.
-
-    Args:
-        mean: `mean(numbers)` is called in both with the numbers of that process, a NumPy array of
-            one axis, and returns the mean of the numbers of both, as a number.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> print(check_v1(lambda numbers: float(numbers.mean())))
-        Exercise V1: not yet
-          Your function returned 3.0 in process 0 and 13.0 in process 1; all five numbers have the \
-mean 5.
-          A process knows its own numbers only, and those who have few count for few. What has to \
-travel besides the sum?
-    """
+    """Check a mean over what two processes have, by running it in two."""
     require_callable(mean, [(np.zeros(3),)], "my_mean(numbers)")
     right = float(np.mean(np.concatenate(_NUMBERS)))
 
@@ -83,22 +67,7 @@ _SHAPES = ((3, 4), (50,), (), (16, 16), (5, 2, 7), (1,))
 
 @exercise("V2")
 def check_v2(sums: Callable) -> Report:
-    """Check sums of many arrays that travel in few messages.
-
-    Args:
-        sums: `sums(add_up, arrays, most)` returns what `add_up` makes of each of the arrays, which
-            it does number by number, in the shapes they had. It calls `add_up` as seldom as
-            possible with arrays of at most `most` numbers.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> print(check_v2(lambda add_up, arrays, most: [add_up(array) for array in arrays]))
-        Exercise V2: not yet
-          A message had 256 numbers, and at most 100 were allowed.
-          Where can a large array be cut, and its sum be put together again?
-    """
+    """Check sums of many arrays that travel in few messages."""
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in _SHAPES]
     sizes: list[int] = []
@@ -170,19 +139,7 @@ class _Unreadable:
 def check_v3(save: Callable) -> Report:
     """Check that a checkpoint is whole whenever one looks, and whenever its writer dies.
 
-    Args:
-        save: `save(path, weights)` writes a dictionary of arrays to a file that `np.load` reads.
-            It is called twice for the same path, and once more so that it dies while it writes.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> print(check_v3(lambda path, weights: np.savez(path, **weights)))
-        Exercise V3: not yet
-          When your function died while it wrote, the weights from before were gone.
-          Where can the new file be written so that the old one is still there, and what makes it \
-the new one in a single step?
+    The answer is called twice for the same path, and once more so that it dies while it writes.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.npz")

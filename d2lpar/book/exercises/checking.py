@@ -25,7 +25,7 @@ import numpy as np
 from d2lpar._devices import cpu, device_name
 from d2lpar._errors import CompilationError, D2lparError, DeviceError
 from d2lpar._format import plural
-from d2lpar.book.notebook import VERDICT_COLORS, verdict_box
+from d2lpar.book.notebook import VERDICT_COLORS, with_code
 from d2lpar.book.workloads import chain
 
 # --- What a check says ------------------------------------------------------------------------
@@ -62,8 +62,16 @@ class Report:
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         words, color = _VERDICTS[self.verdict]
-        title, lines = f"Exercise {self.exercise}", [self.look] if self.look else []
-        box = verdict_box("exercise", self.verdict, title, words, color, self.saw, lines)
+        look = f"<li>{with_code(self.look)}</li>" if self.look else ""
+        # Inline, because Colab keeps an output's own styles and nothing else.
+        box = (
+            f'<div class="d2lpar-exercise" data-verdict="{self.verdict}" style="border-left: 0.3em '
+            f'solid {color}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
+            f"<div>Exercise {self.exercise}</div>"
+            f'<strong style="background: {color}; border-radius: 0.25em; color: white; '
+            f'padding: 0 0.4em">{words}</strong>: {with_code(self.saw)}'
+            f'<ul style="margin: 0.2em 0; font-size: 0.85em">{look}</ul></div>'
+        )
         return {
             "text/plain": repr(self),
             "text/html": box,
@@ -72,12 +80,7 @@ class Report:
 
 
 class Rejection(Exception):
-    """An answer is not right yet.
-
-    Args:
-        saw: What was seen; one sentence or two.
-        look: Where to look; likewise.
-    """
+    """An answer is not right yet: what was seen, and where to look; a sentence or two each."""
 
     def __init__(self, saw: str, look: str):
         super().__init__(saw)
@@ -139,18 +142,12 @@ def call_answer(
         cases: The arguments of each call.
         usage: How it is called, as it should be printed: `"my_epoch(step, batches)"`.
         probe: What to ask right after each call, on the same thread and so behind the same queue.
-
-    Returns:
-        What it returned, call by call; with a probe, pairs of that and of what the probe said.
+            With one, the answers are pairs of what was returned and what the probe said.
 
     Raises:
         Rejection: If it cannot be called like that, raises something, does not end within the
             limit, or returns None.
         D2lparError: If it records while another recording is under way.
-
-    Example:
-        >>> call_answer(lambda a, b: a + b, [(1, 2), (3, 4)], "add(a, b)")
-        [3, 7]
     """
     cases = list(cases)
     require_callable(function, cases, usage)
@@ -214,10 +211,7 @@ def require_truth(value: Any) -> bool:
 def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None:
     """Reject all but a list of JAX arrays that are close to the expected ones.
 
-    Args:
-        found: What a reader's function returned.
-        expected: What is right.
-        what: What was asked for, as it should be printed: `"a result for each batch"`.
+    A message says in the words of `what` what was asked for: `"a result for each batch"`.
     """
     if not isinstance(found, list | tuple) or len(found) != len(expected):
         try:
@@ -236,10 +230,7 @@ def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None
 def require_array(found: Any, expected: jax.Array, what: str) -> None:
     """Reject all but a JAX array that is close to the expected one.
 
-    Args:
-        found: What a reader's function returned.
-        expected: What is right.
-        what: What it is, as a sentence begins with it: `"What your function returned"`.
+    A message begins with `what`: `"What your function returned"`.
     """
     if isinstance(found, np.ndarray | np.generic | float):
         whose = "NumPy's" if isinstance(found, np.ndarray | np.generic) else "Python's"
@@ -397,19 +388,7 @@ class Call(NamedTuple):
 
 
 class CallLog:
-    """The calls that a reader's function makes of functions that the check has handed in.
-
-    Attributes:
-        calls: The calls, in their order.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> log = CallLog()
-        >>> double = log.watch("double()", jax.jit(lambda x: 2 * x))
-        >>> _ = double(double(jnp.ones(3)))
-        >>> [call.number for call in log.of("double()")]
-        [0, 1]
-    """
+    """The calls that a reader's function makes of functions that the check has handed in."""
 
     def __init__(self):
         self.calls: list[Call] = []

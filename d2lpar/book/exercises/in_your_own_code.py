@@ -1,6 +1,5 @@
 """Z, the exercises of In Your Own Code: a log, a reader and an evaluation that do not wait."""
 
-import functools
 import threading
 from collections.abc import Callable, Iterator
 
@@ -19,6 +18,7 @@ from d2lpar.book.exercises.checking import (
     inputs,
     require_array,
     require_asynchrony,
+    require_callable,
     require_number,
     right_parameters,
     shown,
@@ -33,30 +33,7 @@ _MOST_LATER = 3
 
 @exercise("Z1")
 def check_z1(training: Callable) -> Report:
-    """Check a training loop that logs each loss without keeping the device waiting.
-
-    Args:
-        training: `training(step, parameters, batches, log)` calls `step(parameters, batch)` for
-            each batch in order, each time with the parameters that the step before has returned
-            (beside its loss), and `log(number, value)` for each step in order, with its loss as a
-            number: after step number + 1 was dispatched, and before step number + 4 is. It returns
-            the last parameters.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def training(step, parameters, batches, log):
-        ...     for number, batch in enumerate(batches):
-        ...         parameters, loss = step(parameters, batch)
-        ...         log(number, float(loss))
-        ...     return parameters
-        >>> print(check_z1(training))
-        Exercise Z1: not yet
-          Loss 0 was logged before step 1 was dispatched, and so were 11 of 12.
-          A loss that is read at once is a barrier, and the device is idle until the next step is \
-dispatched. Which loss is there already, and can be read instead?
-    """
+    """Check a training loop that logs each loss without keeping the device waiting."""
     require_asynchrony()
     losses = [float(_loss(parameters)) for parameters in right_parameters()]
     parameters, *batches = inputs(1 + STEPS, cpu())
@@ -134,34 +111,10 @@ _PATIENCE, _GRACE = 2.0, 0.05
 
 @exercise("Z2")
 def check_z2(prefetch: Callable) -> Report:
-    """Check a generator that reads ahead with several threads.
-
-    Args:
-        prefetch: `prefetch(read, count, readers)` yields `read(0)`, `read(1)` and so on, `count` of
-            them, in order. Threads call `read`, as many at the same time as there are to be
-            readers. When n batches were taken, no more than n + readers were asked for. An error
-            of reading comes after the batches before it.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def prefetch(read, count, readers):
-        ...     for number in range(count):
-        ...         yield read(number)
-        >>> print(check_z2(prefetch))
-        Exercise Z2: not yet
-          read(0) was called in the thread of the loop.
-          While the loop reads, it cannot dispatch. Who else could?
-    """
-
-    def judged(read, count, readers):
-        return _judge(prefetch)
-
-    # With the reader's signature, so that it is judged like any other answer.
-    answer = functools.wraps(prefetch)(judged) if callable(prefetch) else prefetch
-    case = (_Disk().read, _BATCHES, _READERS)
-    (saw,) = call_answer(answer, [case], "my_prefetch(read, count, readers)")
+    """Check a generator that reads ahead with several threads."""
+    usage = "my_prefetch(read, count, readers)"
+    require_callable(prefetch, [(_Disk().read, _BATCHES, _READERS)], usage)
+    (saw,) = call_answer(lambda: _judge(prefetch), [()], usage)
     return saw
 
 
@@ -290,28 +243,7 @@ _EXAMPLES = 7 * _ROWS + 5
 
 @exercise("Z3")
 def check_z3(evaluation: Callable) -> Report:
-    """Check an evaluation that compiles once and waits once.
-
-    Args:
-        evaluation: `evaluation(count, examples, rows)` calls `count(batch, valid)`, which says how
-            many of the first `valid` rows of a batch are right, for all examples, a NumPy array,
-            `rows` at a time and always with batches of the same shape. It returns the sum.
-
-    Returns:
-        A report.
-
-    Example:
-        >>> def evaluation(count, examples, rows):
-        ...     return int(sum(
-        ...         count(examples[i : i + rows], len(examples[i : i + rows]))
-        ...         for i in range(0, len(examples), rows)
-        ...     ))
-        >>> print(check_z3(evaluation))
-        Exercise Z3: not yet
-          count() was given batches of the shapes (64, 64) and (5, 64), and each shape is compiled \
-by itself.
-          What can stand in the rows that the last batch lacks, so that they do not count?
-    """
+    """Check an evaluation that compiles once and waits once."""
     require_asynchrony()
     examples = np.random.default_rng(3).standard_normal((_EXAMPLES, _ROWS), dtype=np.float32)
     right = sum(

@@ -4,7 +4,6 @@ import contextlib
 import inspect
 import json
 import math
-import random
 import sys
 import threading
 import time
@@ -33,9 +32,7 @@ from d2lpar.book.exercises.checking import (
     require_truth,
 )
 
-CHECKS = {name: check for name, check in vars(exercises).items() if name.startswith("check_")}
 EYE = jnp.eye(2)
-NAN = jnp.full((2, 2), jnp.nan)
 KEYS = jax.random.split(jax.random.key(0), (2, 2))
 
 
@@ -81,10 +78,9 @@ def test_html_escapes_what_others_wrote_and_shows_code_as_code():
     assert "<script>" not in html
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_a_check_still_has_its_name_and_its_help(name):
-    assert CHECKS[name].__name__ == name
-    assert "Returns:\n    A report." in inspect.getdoc(CHECKS[name])
+def test_a_check_still_has_its_name_and_its_help():
+    assert exercises.check_x1.__name__ == "check_x1"
+    assert inspect.getdoc(exercises.check_x1).startswith("Check a formula")
 
 
 @pytest.mark.parametrize(
@@ -92,7 +88,6 @@ def test_a_check_still_has_its_name_and_its_help(name):
     [
         (Rejection("It did not.", "Why?"), "not yet"),
         (Untestable("Nothing is to be seen."), "untestable"),
-        (D2lparError("There is one device."), "untestable"),
         (D2lparError("A recording is under way."), "untestable"),
     ],
     ids=repr,
@@ -189,9 +184,8 @@ def test_none_means_a_forgotten_return_even_if_it_comes_once():
     assert caught.value.look == "Does each way through answer(x) end in a `return`?"
 
 
-@pytest.mark.parametrize("value", [0, False, 0.0, [], "", {}], ids=repr)
-def test_what_is_only_empty_or_false_is_an_answer(value):
-    assert call_answer(lambda: value, [()], "f()") == [value]
+def test_what_is_only_empty_or_false_is_an_answer():
+    assert call_answer(lambda: 0, [()], "f()") == [0]
 
 
 def test_the_probe_is_asked_right_after_each_call_on_the_same_thread():
@@ -208,10 +202,6 @@ def test_the_probe_is_asked_right_after_each_call_on_the_same_thread():
     assert [what for what, _ in happened] == ["call a", "probe", "call b", "probe"]
     (thread,) = {thread for _, thread in happened}
     assert thread != threading.get_ident()
-
-
-def test_a_probe_may_say_none():
-    assert call_answer(lambda: 1, [()], "f()", probe=lambda: None) == [(1, None)]
 
 
 # --- What it raises ---------------------------------------------------------------------------
@@ -236,9 +226,6 @@ def raising(error):
         (raising(ValueError(f"\n{400 * 'x'}\nmore")), f"ValueError: {300 * 'x'}, at `raise error`"),
         # What would end Python is no more than an exception.
         (raising(SystemExit), "SystemExit, at `raise error`"),
-        (raising(SystemExit(3)), "SystemExit: 3, at `raise error`"),
-        (raising(KeyboardInterrupt), "KeyboardInterrupt, at `raise error`"),
-        (raising(GeneratorExit), "GeneratorExit, at `raise error`"),
     ],
 )
 def test_an_exception_is_named_with_its_first_line_and_the_line_that_raised_it(answer, saw):
@@ -266,23 +253,10 @@ def test_without_a_line_of_the_reader_none_is_named():
     assert ", at " not in rejection_of(math.sqrt, -1).saw
 
 
-def test_after_an_exception_it_is_not_called_again():
-    called = []
-
-    def answer(x):
-        called.append(x)
-        return 1 / x
-
-    with pytest.raises(Rejection, match="division by zero"):
-        call_answer(answer, [(1,), (0,), (2,)], "answer(x)")
-    assert called == [1, 0]
-
-
 @pytest.mark.parametrize(
     ("answer", "saw", "look"),
     [
         (lambda: gpu(99), "DeviceError: gpu(99) was asked for, but JAX sees", "no other device"),
-        (lambda: cpu(99), "DeviceError: cpu(99) was asked for, but JAX sees", "no other device"),
         (
             lambda: jax.jit(float)(1.0),
             "ConcretizationTypeError",
@@ -294,7 +268,7 @@ def test_after_an_exception_it_is_not_called_again():
             "Make the jitted function once",
         ),
     ],
-    ids=["no such GPU", "no such CPU", "a value while JAX traces", "compiles in each call"],
+    ids=["no such GPU", "a value while JAX traces", "compiles in each call"],
 )
 def test_of_what_jax_and_d2lpar_raise_it_says_where_to_look(answer, saw, look):
     rejection = rejection_of(answer)
@@ -381,11 +355,6 @@ def test_of_what_is_printed_the_beginning_is_shown_and_the_rest_counted(capsys, 
     assert capsys.readouterr().out == shown
 
 
-def test_what_was_printed_before_it_went_wrong_is_shown(capsys):
-    rejection_of(printing("so far", end=lambda: divide(0)))
-    assert capsys.readouterr().out == "so far\n"
-
-
 def test_what_was_printed_before_it_was_given_up_is_shown(capsys, never):
     before = sys.stdout
     rejection_of(printing("so far", end=never))
@@ -434,15 +403,6 @@ def test_what_is_neither_true_nor_false_is_turned_down_in_a_sentence(value):
         require_truth(value)
 
 
-def test_what_is_no_number_and_no_truth_is_shown_and_what_to_return_instead():
-    with pytest.raises(Rejection, match="returned 'soon', which is no number") as caught:
-        require_number("soon")
-    assert caught.value.look == "Return seconds."
-    with pytest.raises(Rejection, match=r"returned array\(\[1\., 1\.\]\), which") as caught:
-        require_truth(np.ones(2))
-    assert caught.value.look == "Return True or False."
-
-
 @pytest.mark.parametrize(
     "found", [EYE + 5e-4, EYE.astype(int), jax.device_put(EYE, cpu(1))], ids=["near", "int", "CPU"]
 )
@@ -457,22 +417,12 @@ ODD = {
     "number of numpy": (np.float32(1), r"NumPy's, not JAX's \(float32\)"),
     "float": (1.0, r"Python's, not JAX's \(float\)"),
     "int": (1, "of type int, not an array of JAX"),
-    "none": (None, "of type NoneType, not an array of JAX"),
-    "text": ("ab", "of type str, not"),
-    "dict": ({0: EYE}, "of type dict, not"),
-    "nested": ([EYE, EYE], "of type list, not"),
-    "class": (dict, "of type type, not"),
     "shape": (jnp.ones(2), r"has the shape \(2,\), but \(2, 2\) was expected"),
     "would broadcast": (jnp.ones((1, 2)), r"has the shape \(1, 2\), but \(2, 2\)"),
-    "flat": (EYE.ravel(), r"has the shape \(4,\), but \(2, 2\)"),
-    "scalar": (jnp.float32(1), r"has the shape \(\), but"),
     "values": (EYE.at[1, 1].set(0.75), "wrong: it differs from the right one by up to 0.25"),
     "below": (EYE.at[1, 1].set(1.5), "by up to 0.5"),
     "just too far": (EYE + 2e-3, "by up to 0.002"),
-    "complex": (EYE + 1j, "by up to 1"),
-    "nan": (NAN, "by up to nan"),
     "one nan": (EYE.at[0, 0].set(jnp.nan), "by up to nan"),
-    "infinite": (EYE / 0, "by up to (inf|nan)"),
     "deleted": (deleted(EYE), "deleted"),
     "random keys": (KEYS, "dtype"),
 }
@@ -487,30 +437,20 @@ def test_anything_but_the_right_array_is_turned_down_in_a_sentence(found, messag
     assert caught.value.look
 
 
-@pytest.mark.parametrize(("found", "message"), ODD.values(), ids=ODD)
-def test_a_list_is_turned_down_for_its_first_wrong_item(found, message):
-    with pytest.raises(Rejection, match=message) as caught:
-        require_arrays([EYE, found, None], [EYE] * 3, "three")
-    assert caught.value.saw.startswith("Item 1 of what your function returned ")
+def test_a_list_is_turned_down_for_its_first_wrong_item():
+    with pytest.raises(Rejection, match=r"^Item 1 of what your function returned has the shape"):
+        require_arrays([EYE, jnp.ones(2), None], [EYE] * 3, "three")
 
 
 @pytest.mark.parametrize(
     ("found", "what"),
     [
-        ([], "list of 0"),
         ([EYE] * 3, "list of 3"),
         ((EYE,), "tuple of 1"),
         (None, "NoneType"),
-        ("ab", "str of 2"),
         ({0: EYE, 1: EYE}, "dict of 2"),
-        ((x for x in (EYE, EYE)), "generator"),
         (jnp.stack([EYE, EYE]), "ArrayImpl of 2"),
-        (np.ones((2, 2, 2)), "ndarray of 2"),
-        (np.float32(1), "float32"),
-        (deleted(jnp.ones(2)), "ArrayImpl"),
         (jnp.float32(1), "ArrayImpl"),
-        (np.array(1), "ndarray"),
-        (dict, "type"),
     ],
 )
 def test_what_is_no_list_of_that_length_is_named_beside_what_was_expected(found, what):
@@ -541,16 +481,9 @@ def test_a_call_tells_which_earlier_ones_were_unfinished(clock, log):
     step(10)  # Done at 20.
     clock.advance_to(15)
     step(10)  # Done at 30.
-    clock.advance_to(30)
+    clock.advance_to(30)  # What is done at that very moment is done.
     step(10)
     assert [[one.number for one in call.unfinished] for call in log.calls] == [[], [0], [1], []]
-
-
-def test_what_is_done_at_that_very_moment_is_done(clock, log):
-    step = log.watch("step()", FakeDevice(clock).run)
-    step(10).block_until_ready()
-    step(10)
-    assert log.calls[1].unfinished == ()
 
 
 def test_it_counts_what_was_unfinished_before_the_call_and_not_after_it(clock, log):
@@ -561,41 +494,10 @@ def test_it_counts_what_was_unfinished_before_the_call_and_not_after_it(clock, l
     assert [call.number for call in log.calls[1].unfinished] == [0]
 
 
-def test_what_was_unfinished_is_not_asked_again_later(clock, log):
-    step = log.watch("step()", FakeDevice(clock).run)
-    step(10), step(10)
-    clock.advance(100)
-    assert [call.number for call in log.calls[1].unfinished] == [0]
-
-
-@pytest.mark.parametrize("devices", [1, 3])
-def test_at_random_it_agrees_with_when_the_results_were_ready(clock, devices):
-    for seed in range(10):
-        chance, log = random.Random(seed), CallLog()
-        queues = [FakeDevice(clock) for _ in range(devices)]
-        step = log.watch("step()", lambda queue, work: queue.run(work))
-        started, ready = [], []
-        for _ in range(15):
-            clock.advance(chance.randint(0, 6))
-            started.append(clock.now)
-            result = step(chance.choice(queues), chance.randint(0, 9))
-            ready.append(result._ready_at)
-        for number, call in enumerate(log.calls):
-            expected = [i for i in range(number) if ready[i] > started[number]]
-            assert [other.number for other in call.unfinished] == expected
-
-
 def test_a_deleted_result_is_done_and_never_asked(clock, log):
     step = log.watch("step()", FakeDevice(clock).run)
     step(10).delete()
     step(10)  # A fake array refuses to be asked once it is deleted; JAX kills the process.
-    assert log.calls[1].unfinished == ()
-
-
-def test_a_deleted_array_of_jax_is_done_too(log):
-    double = log.watch("double()", jax.jit(lambda x: 2 * x))
-    double(X).delete()
-    double(X)
     assert log.calls[1].unfinished == ()
 
 
@@ -634,28 +536,6 @@ def test_each_function_has_its_numbers_and_all_calls_have_one_order(clock, log):
     assert log.calls[3].earlier == tuple(log.calls[:3])
 
 
-def test_the_function_gets_its_arguments_and_the_caller_its_result(log):
-    seen = []
-
-    def function(*args):
-        seen.append(args)
-        return X
-
-    watched = log.watch("function()", function)
-    assert watched("a", X) is X
-    assert watched() is X
-    assert seen == [("a", X), ()]
-    assert [call.result is X for call in log.calls] == [True, True]
-
-
-def test_a_call_knows_its_thread(log):
-    double = log.watch("double()", lambda x: 2 * x)
-    double(X)
-    call_answer(double, [(X,)], "double(x)")
-    (here, there) = (call.thread for call in log.calls)
-    assert here == threading.get_ident() != there
-
-
 def test_calls_of_several_threads_are_in_one_order(log):
     inside = []
 
@@ -692,13 +572,9 @@ def test_a_call_that_raises_passes_through_and_is_no_call(log):
     [
         lambda f: jax.jit(f)(X),
         lambda f: jax.vmap(f)(X),
-        lambda f: jax.lax.scan(lambda x, _: (f(x), None), X, length=2),
-        lambda f: jax.grad(lambda x: f(x).sum())(X),
-        lambda f: jax.make_jaxpr(f)(X),
-        lambda f: jax.jit(lambda x: f(X, x))(X),
-        lambda f: jax.jit(lambda x: f({"x": [x]}))(X),
+        lambda f: jax.jit(lambda x: f(X, {"x": [x]}))(X),
     ],
-    ids=["jit", "vmap", "scan", "grad", "make_jaxpr", "the second argument", "nested"],
+    ids=["jit", "vmap", "nested in the second argument"],
 )
 def test_under_a_transformation_all_calls_would_be_one_and_none_is_noted(log, under):
     called = []
@@ -709,7 +585,7 @@ def test_under_a_transformation_all_calls_would_be_one_and_none_is_noted(log, un
     assert called == log.calls == []
 
 
-@pytest.mark.parametrize(("calls", "count"), [(0, 2), (1, 2), (3, 2), (1, 0)])
+@pytest.mark.parametrize(("calls", "count"), [(0, 2), (1, 2), (3, 2)])
 def test_another_number_of_calls_is_turned_down(clock, log, calls, count):
     step = log.watch("step()", FakeDevice(clock).run)
     other = log.watch("other()", FakeDevice(clock).run)
@@ -717,17 +593,11 @@ def test_another_number_of_calls_is_turned_down(clock, log, calls, count):
         step(1)
     for _ in range(2 - calls):
         other(1)  # Calls of others do not count.
+    log.require_count("step()", calls)
     message = rf"^step\(\) was called {calls} times?; it takes {count} calls\.$"
     with pytest.raises(Rejection, match=message) as caught:
         log.require_count("step()", count)
     assert "the first and the last as well" in caught.value.look
-
-
-def test_the_right_number_of_calls_is_fine(clock, log):
-    step = log.watch("step()", FakeDevice(clock).run)
-    log.require_count("step()", 0)
-    step(1), step(1)
-    log.require_count("step()", 2)
 
 
 # --- What a machine cannot show, a check does not judge ----------------------------------------
