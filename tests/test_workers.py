@@ -332,27 +332,6 @@ def test_no_process_is_left_after(last, sent):
     assert not left_of(pids)
 
 
-def test_no_process_is_left_after_a_kernel_is_restarted():
-    from jupyter_client.manager import start_new_kernel
-
-    manager, client = start_new_kernel()
-    try:
-        pids = []
-
-        def hear(message):
-            if message["msg_type"] == "stream" and not pids:
-                pids.extend(map(int, message["content"]["text"].split()))
-
-        program = PROGRAM.replace("sys.argv", "[]")
-        client.execute_interactive(program, output_hook=hear, timeout=120)
-        manager.restart_kernel(now=True)
-        assert len(pids) == 2
-        assert not left_of(pids)
-    finally:
-        client.stop_channels()
-        manager.shutdown_kernel(now=True)
-
-
 def left_of(pids, patience=20.0):
     """Return which processes are still there when time is up; those that are dead are not."""
     end = time.monotonic() + patience
