@@ -254,9 +254,6 @@ def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) ->
     return devices[0] if devices else None
 
 
-with needs("plot"):
-    import networkx as nx
-
 Point = tuple[float, float]
 
 

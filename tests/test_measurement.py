@@ -19,16 +19,6 @@ def device(clock):
     return FakeDevice(clock)
 
 
-@pytest.fixture
-def new_function():
-    """A jitted function that XLA has not seen yet."""
-
-    def new_function(x):
-        return 2 * x + 1
-
-    return jax.jit(new_function)
-
-
 def test_dispatch_ends_when_python_has_control_and_total_when_the_result_is_ready(clock, device):
     result = measure(lambda: device.run(5, dispatch=2), repeats=3, clock=clock)
     assert result.dispatch.samples == (2, 2, 2)

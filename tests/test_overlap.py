@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from fakes import FakeDevice
 
 from d2lpar import Quantity, compare, cpu, exact, measure_overlap, overlap_score
 from d2lpar._overlap import Overlap
@@ -103,28 +104,17 @@ def test_two_activities_on_one_device_carry_a_caution(other, shared):
 
 
 def test_the_total_of_a_measurement_counts(clock):
-    def steps(dispatch, work):
-        def step():
-            clock.advance(dispatch)
-            return Later(clock, work)
-
-        return step
-
+    device = FakeDevice(clock)
     times = compare(
-        {"a": steps(1, 3), "b": steps(1, 3), "both": steps(2, 4)}, repeats=1, clock=clock
+        {
+            "a": lambda: device.run(3, dispatch=1),
+            "b": lambda: device.run(3, dispatch=1),
+            "both": lambda: device.run(4, dispatch=2),
+        },
+        repeats=1,
+        clock=clock,
     )
     assert overlap_score(times["a"], times["b"], times["both"]).samples == (0.5,)
-
-
-class Later:
-    """An array that takes so many seconds from now on, as soon as someone waits for it."""
-
-    def __init__(self, clock, work):
-        self.clock, self.work = clock, work
-
-    def block_until_ready(self):
-        self.clock.advance(self.work)
-        return self
 
 
 @pytest.mark.parametrize("place", [0, 1, 2])

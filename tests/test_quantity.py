@@ -298,13 +298,6 @@ def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
     assert quantity.summary.startswith("no spread within the 95 % interval, ")
 
 
-def test_no_duration_below_a_nanosecond_is_printed():
-    quantity = Quantity("t3", (1.3e-13, 1e-12, 2e-12, 1e-6, 2e-6, 3e-6, 4e-6), "s")
-    for shown in (repr(quantity), quantity._repr_html_(), f"{quantity / 1e6}", str(quantity > 0.1)):
-        assert "0.0" not in shown
-        assert "under 1 ns" in shown
-
-
 def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():
     html = Quantity("<i>", TEN.samples, "s")._repr_html_()
     header, (name, median, _, doubt) = cells_of(html)

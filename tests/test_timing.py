@@ -1,14 +1,12 @@
-import jax
 import numpy as np
 import pytest
-from fakes import FakeDevice
 
 from d2lpar import Benchmark, Timer, record_compilations
 
 # --- Compilations -------------------------------------------------------------------------------
 
 
-SMALL, LARGE = np.ones(3, np.float32), np.ones(5, np.float32)
+SMALL = np.ones(3, np.float32)
 
 
 def test_blocks_that_overlap_end_one_by_one(new_function):
@@ -85,19 +83,7 @@ def test_a_benchmark_is_done_if_nobody_says_otherwise(clock, capsys):
     assert capsys.readouterr().out == "Done: 0.0000 sec\n"
 
 
-def test_neither_waits_for_the_device(clock):
-    device = FakeDevice(clock)
-    timer = Timer(clock=clock)
-    with Benchmark(clock=clock) as benchmark:
-        device.run(9, dispatch=2)
-    assert benchmark.seconds == timer.stop() == 2
-
-
-def test_a_benchmark_says_what_was_compiled_meanwhile(clock, capsys):
-    @jax.jit
-    def new_function(x):
-        return x + 1
-
+def test_a_benchmark_says_what_was_compiled_meanwhile(clock, capsys, new_function):
     for label in ("first", "second"):
         with Benchmark(label, clock=clock):
             new_function(np.ones(3))

@@ -96,7 +96,7 @@ def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, p
 
 def test_without_a_reader_in_jax_a_trace_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "x.xplane.pb").write_bytes(serialized(SMALL))
-    monkeypatch.delattr(jax.profiler, "ProfileData")
+    monkeypatch.setattr(jax.profiler, "ProfileData", None)  # As jax 0.7.0 has it.
     with pytest.raises(D2lparError, match=f"jax {jax.__version__} cannot read traces"):
         read_trace(tmp_path)
 
@@ -229,21 +229,6 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
     assert names(copies, "memory copy") == ["device_put"] * 4
     assert all(of.end <= copy.start for of, copy in zip(sources, copies, strict=True))
     assert all(one.end <= other.start for one, other in itertools.pairwise(copies))
-
-
-def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
-    def function():
-        source = jax.block_until_ready(work(FIRST))
-        jax.block_until_ready(work(FIRST))
-        copy = jax.device_put(source, cpu(1))
-        jax.block_until_ready(work(FIRST))
-        return source, copy
-
-    _, run = record_trace(function)
-    (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
-    (copy,) = run.row("CPU 1")
-    _, before, _ = run.programs.row("CPU 0")
-    assert before.end < asked.start == copy.start
 
 
 def test_a_copy_that_outlasts_the_function_starts_when_python_asks_for_it():

@@ -473,16 +473,6 @@ class Loop:
         return called
 
 
-def test_what_a_frame_is_at_is_said_in_the_words_of_its_code():
-    within = [expression(), 1 + len(expression(1))]
-    several = expression(
-        1,
-        2,
-    )
-    assert within == ["expression()", 1 + len("expression(1)")]
-    assert several.split() == ["expression(", "1,", "2,", ")"]
-
-
 def test_code_without_a_source_is_at_nothing():
     names = {"expression": expression, "called": called}
     exec(compile("at = expression(), called()", "<nowhere>", "exec"), names)
