@@ -175,6 +175,7 @@ def test_what_is_to_be_decided_is_asked_of_the_pair():
 
     pair = measure_overlap(lambda: None, lambda: time.sleep(0.0005), until=until)
     assert isinstance(seen[0], Overlap)
+    assert pair.needs is None
     assert (pair.score > -10).verdict == "holds"
 
 
