@@ -62,6 +62,7 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN.between(2.1, 9), "inconclusive"),
         (TEN.between(2, 8.9), "inconclusive"),
         (TEN.between(9.1, 20), "fails"),
+        (TEN.between(0, 1.9), "fails"),
         (TINY > 0, "inconclusive"),
         (exact("three", 3) > 3, "fails"),
         (exact("three", 3).between(3, 3), "holds"),

@@ -100,6 +100,8 @@ def test_a_call_that_is_done_leaves_room_whichever_came_first(clock):
     clock.advance(5)
     window.submit(fast.run, 1)
     assert clock.now == 5
+    window.submit(fast.run, 1)
+    assert clock.now == 100  # Where none is done, the oldest is waited for.
 
 
 def test_without_a_bound_nothing_waits_before_the_end(clock):
@@ -108,8 +110,9 @@ def test_without_a_bound_nothing_waits_before_the_end(clock):
         for _ in range(40):
             window.submit(device.run, 3)
         assert clock.now == 0
-    assert window.most_in_flight == 40
     assert clock.now == 120
+    window.submit(device.run, 3)
+    assert window.most_in_flight == 40
 
 
 def test_drain_waits_for_everything_and_leaves_an_empty_window(clock):
