@@ -97,14 +97,8 @@ def watch_script(
 ) -> int:
     """Run a script as Python would, report what it waited for, and return its exit status.
 
-    What was seen until then is reported also if the script raises, exits or is interrupted.
-
-    Args:
-        script: A Python file.
-        arguments: What it finds behind its name in `sys.argv`.
-        report: Where the report goes as JSON, if anywhere.
-        fail_over: The share of the time that one line may lose; if one can have lost more, and the
-            script itself ends well, the status is 1.
+    What was seen until then is reported also if the script raises, exits or is interrupted. If one
+    line can have lost a larger share of the time, and the script ends well, the status is 1.
     """
     from d2lpar._watch import KINDS, watch
 
@@ -150,11 +144,7 @@ def run(script: Path, arguments: list[str]) -> int:
 
 
 def run_or_fail(script: Path, arguments: list[str]) -> None:
-    """Run a script as `run` does.
-
-    Raises:
-        RuntimeError: If its exit status is not 0.
-    """
+    """Run a script as `run` does, and raise an error if its exit status is not 0."""
     if status := run(script, arguments):
         raise RuntimeError(f"{script} ended with the exit status {status}.")
 

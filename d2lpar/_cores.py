@@ -69,14 +69,9 @@ def crowding(threads: int) -> float:
     a core for five before it gives each its own. And it must not be SHA-256: many processors have
     an instruction for that, which two threads share nearly without loss where they share a core.)
 
-    Args:
-        threads: How many.
-
-    Returns:
-        The time of all at once over the processor time of the one, about 1 with a free core for
-        each, more where they share cores with each other or with other programs. The time that
-        passes for the one would not do in place of its processor time, since it may have to share
-        its core as well.
+    What comes back is the time of all at once over the processor time of the one: about 1 with a
+    free core for each, more where they share cores with each other or with other programs. The time
+    that passes for the one would not do, since it may have to share its core as well.
 
     Example:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.

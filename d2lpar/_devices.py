@@ -32,7 +32,7 @@ def cpu(index: int = 0) -> jax.Device:
     """
     require_count("index", index, at_least=0)
     way_out = f"Call d2lpar.use_cpu_devices({index + 1}) before anything else of JAX."
-    return _pick("cpu", _devices_of("cpu"), index, way_out)
+    return _pick("cpu", index, way_out)
 
 
 def gpu(index: int = 0) -> jax.Device:
@@ -46,7 +46,7 @@ def gpu(index: int = 0) -> jax.Device:
         ValueError: If `index` is negative or no integer.
     """
     require_count("index", index, at_least=0)
-    return _pick("gpu", _gpus(), index, "Use d2lpar.try_gpu(), which falls back to the CPU.")
+    return _pick("gpu", index, "Use d2lpar.try_gpu(), which falls back to the CPU.")
 
 
 def num_gpus() -> int:
@@ -56,7 +56,7 @@ def num_gpus() -> int:
         >>> num_gpus() >= 0
         True
     """
-    return len(_gpus())
+    return len(_devices_of("gpu"))
 
 
 def try_gpu(index: int = 0) -> jax.Device:
@@ -83,7 +83,7 @@ def try_all_gpus() -> list[jax.Device]:
         >>> len(try_all_gpus()) >= 1
         True
     """
-    return _gpus() or [cpu()]
+    return _devices_of("gpu") or [cpu()]
 
 
 def all_devices() -> list[jax.Device]:
@@ -153,15 +153,7 @@ def device_name(device: jax.Device) -> str:
 
 
 def require_device(device: Any, what: str) -> None:
-    """Refuse whatever is no device.
-
-    Args:
-        device: What a caller passed.
-        what: Was called, as the message names it: `"wait_all()"`.
-
-    Raises:
-        TypeError: If it is none.
-    """
+    """Refuse whatever is no device."""
     if not (hasattr(device, "platform") and hasattr(device, "memory_stats")):
         raise TypeError(
             f"{what} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
@@ -199,10 +191,6 @@ def use_cpu_devices(count: int) -> None:
             ) from error
 
 
-def _gpus() -> list[jax.Device]:
-    return _devices_of("gpu")
-
-
 def _devices_of(kind: str) -> list[jax.Device]:
     try:
         return jax.local_devices(backend=kind)
@@ -210,7 +198,8 @@ def _devices_of(kind: str) -> list[jax.Device]:
         return []
 
 
-def _pick(kind: str, devices: list[jax.Device], index: int, way_out: str) -> jax.Device:
+def _pick(kind: str, index: int, way_out: str) -> jax.Device:
+    devices = _devices_of(kind)
     if index < len(devices):
         return devices[index]
     raise DeviceError(f"{kind}({index}) was asked for, but JAX sees {_count(kind)}. {way_out}")
@@ -226,16 +215,7 @@ PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
 
 @dataclass(frozen=True)
 class Machine:
-    """What a measurement was made on.
-
-    Attributes:
-        processor: The name of the CPU.
-        cores: How many of its cores the process may use.
-        memory: Bytes of memory.
-        system: The operating system.
-        devices: The devices of JAX, by kind, such as `"3 x cpu"`.
-        driver: The version of the GPU's driver, or nothing.
-    """
+    """What a measurement was made on: usable cores, bytes of memory, `"3 x cpu"`, and so on."""
 
     processor: str
     cores: int
@@ -256,12 +236,7 @@ class Machine:
 
 
 def this_machine() -> Machine:
-    """Describe this machine. JAX starts, if it has not started yet.
-
-    Example:
-        >>> this_machine().memory > 0
-        True
-    """
+    """Describe this machine. JAX starts, if it has not started yet."""
     import psutil  # Not above: it is a third of the time of `import d2lpar`.
 
     kinds = Counter(device.device_kind for device in all_devices())

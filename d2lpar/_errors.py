@@ -51,16 +51,9 @@ class WorkerError(D2lparError):
 
 
 def require_count(name: str, value: object, *, at_least: int, way_out: str = "") -> None:
-    """Refuse `value` unless it is an integer of at least `at_least`.
+    """Refuse `value` unless it is an integer of at least `at_least`; the message ends in a way out.
 
-    Args:
-        name: The argument as the caller wrote it, for the message.
-        value: What the caller passed.
-        at_least: The smallest value that makes sense.
-        way_out: What the caller may want instead; one sentence.
-
-    Raises:
-        ValueError: If `value` is no integer or is too small.
+    The name is the argument as the caller wrote it.
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and value >= at_least:
         return
@@ -69,29 +62,13 @@ def require_count(name: str, value: object, *, at_least: int, way_out: str = "")
 
 
 def require_seconds(name: str, value: object) -> None:
-    """Refuse `value` unless it is a positive number of seconds.
-
-    Args:
-        name: The argument as the caller wrote it, for the message.
-        value: What the caller passed.
-
-    Raises:
-        ValueError: If `value` is no number, not positive, or NaN.
-    """
+    """Refuse `value` unless it is a positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
 
 
 def require_function(name: str, function: object) -> None:
-    """Refuse what cannot be called, which most often is what the function has returned.
-
-    Args:
-        name: What takes a function and its arguments, for the message: `"measure"`.
-        function: What the caller passed.
-
-    Raises:
-        TypeError: If it cannot be called.
-    """
+    """Refuse what cannot be called, which most often is what the function has returned."""
     if not callable(function):
         raise TypeError(
             f"{name}() needs a function to call, found {type(function).__name__}: pass f and its "
@@ -102,13 +79,7 @@ def require_function(name: str, function: object) -> None:
 def require_values(what: str, tree: Any = None) -> None:
     """Refuse to go on while JAX traces: no array has a value then, and a clock times the tracing.
 
-    Args:
-        what: Was called, as the message names it: `"measure()"`.
-        tree: If what was called needs only the values of these arrays, refuse only if one of them
-            has none.
-
-    Raises:
-        D2lparError: If this thread is in a function that jit, grad, vmap or the like transform.
+    If what was called needs only the values of a tree of arrays, refuse only if one has none.
     """
     if "jax" not in sys.modules:  # What has not been imported does not trace.
         return
@@ -146,12 +117,6 @@ def _state_outside() -> Any:
 def needs(extra: str) -> Iterator[None]:
     """Turn the failure of an import into one that says what to install.
 
-    Args:
-        extra: What is to be installed, `d2lpar[extra]`.
-
-    Raises:
-        ImportError: If a module is not installed.
-
     Example:
         >>> with needs("plot"):
         ...     import no_such_module
@@ -171,9 +136,6 @@ git+https://github.com/d2lpar/d2lpar"
 
 def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Decorate a function that has renamed arguments, so that an old name says the new one.
-
-    Args:
-        **new_names: For each old name the new one.
 
     Example:
         >>> @renamed(limit="max_seconds")
@@ -201,11 +163,7 @@ def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
 
 
 class RenamedAttributes:
-    """A base of classes that have renamed attributes, so that an old name says the new one.
-
-    Attributes:
-        OLD_NAMES: For each old name the new one.
-    """
+    """A base of classes that have renamed attributes, so that an old name says the new one."""
 
     OLD_NAMES: ClassVar[dict[str, str]] = {}
 

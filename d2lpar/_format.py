@@ -20,14 +20,6 @@ UNITS = frozenset(_PREFIXES)
 def format_value(value: float, unit: str, digits: int = 3) -> str:
     """Write `value` with a few significant digits and the prefix that fits.
 
-    Args:
-        value: A number in the unit given, without any prefix.
-        unit: `"s"` for seconds, `"B"` for bytes, `""` for a count or a ratio.
-        digits: How many significant digits.
-
-    Returns:
-        The number as text, for example `"12.3 ms"`.
-
     Example:
         >>> format_value(0.0123456, "s"), format_value(8_388_608, "B"), format_value(7.0, "")
         ('12.3 ms', '8.39 MB', '7')
@@ -100,10 +92,7 @@ def as_table(
 ) -> str:
     """Return the HTML of a table that a notebook shows, sensible in the dark and on a phone.
 
-    Args:
-        header: The titles of the columns, as text.
-        rows: The cells, as HTML; the first of each row names it.
-        below: Remarks, as text.
+    Cells are HTML, of which the first names its row; the header and the remarks below are text.
     """
     # Inline, because Colab keeps an output's own styles and nothing else. Colors are those of the
     # page around it.
@@ -147,11 +136,7 @@ def in_two_lines(value: str, small: str) -> str:
 def stacked_bar(first: float, whole: float, longest: float, label: str) -> str:
     """Return a bar for a whole of which Python took the first part, and a device the rest.
 
-    Args:
-        first: The part of Python, in the unit of the others.
-        whole: The length of the bar.
-        longest: The length that fills the column.
-        label: What it says to whoever does not see it.
+    The longest whole fills the column, and the label is for whoever does not see it.
     """
     scale = 100 / longest if longest > 0 else 0
     blue, all_of_it = scale * min(first, whole), scale * whole

@@ -196,15 +196,7 @@ def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
 
 
 def require_graph(graph: Any, what: str) -> None:
-    """Refuse whatever is no graph.
-
-    Args:
-        graph: What a caller passed.
-        what: Was called, as the message names it: `"width()"`.
-
-    Raises:
-        ValueError: If it is none.
-    """
+    """Refuse whatever is no graph."""
     if not isinstance(graph, nx.DiGraph):
         raise ValueError(
             f"{what} needs a graph, found {type(graph).__name__}: pass what "
@@ -261,9 +253,6 @@ def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) ->
         )
     return devices[0] if devices else None
 
-
-with needs("plot"):
-    import networkx as nx
 
 Point = tuple[float, float]
 

@@ -365,26 +365,21 @@ def _refuse_what_cannot_be_observed(observe: Mapping[str, Any], units: Mapping[s
 # --- Rounds -----------------------------------------------------------------------------------
 
 
+@dataclass
 class _Timed:
     """One function with the times it has taken so far."""
 
-    def __init__(
-        self,
-        name: str,
-        call: Callable[[], Any],
-        clock: Callable[[], float],
-        observe: Mapping[str, Callable[[Any], float]],
-        units: Mapping[str, str],
-    ) -> None:
-        self.name = name
-        self.call = call
-        self.clock = clock
-        self.observe = observe
-        self.units = units
+    name: str
+    call: Callable[[], Any]
+    clock: Callable[[], float]
+    observe: Mapping[str, Callable[[Any], float]]
+    units: Mapping[str, str]
+    waited_for_something: bool = False
+
+    def __post_init__(self) -> None:
         self.dispatch: list[float] = []
         self.total: list[float] = []
-        self.observed: dict[str, list[float]] = {label: [] for label in observe}
-        self.waited_for_something = False
+        self.observed: dict[str, list[float]] = {label: [] for label in self.observe}
         self.devices: set[jax.Device] = set()
 
     def warm_up(self) -> None:

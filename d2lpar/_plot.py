@@ -17,8 +17,16 @@ with needs("plot"):
     import matplotlib.pyplot as plt
     import networkx as nx
     from matplotlib.axes import Axes
-    from matplotlib.patches import Patch
-    from matplotlib.ticker import MaxNLocator
+    from matplotlib.axis import Axis
+    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
+    from matplotlib.path import Path
+    from matplotlib.ticker import (
+        EngFormatter,
+        FuncFormatter,
+        LogLocator,
+        MaxNLocator,
+        NullFormatter,
+    )
 
 COLORS = {
     "host": HOST,
@@ -300,14 +308,6 @@ def plot_curves(
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
-
-
-with needs("plot"):
-    from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
-    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
-    from matplotlib.path import Path
-    from matplotlib.ticker import EngFormatter, FuncFormatter, LogLocator, NullFormatter
 
 
 def error_bars(quantities: Sequence[Quantity]) -> np.ndarray:

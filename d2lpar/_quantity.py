@@ -308,9 +308,7 @@ class Quantity(RenamedAttributes):
 def quantities_table(quantities: Iterable[Quantity], bounds: Sequence[str] = ()) -> str:
     """Return the HTML of a table of quantities, each with its interval drawn as a bar.
 
-    Args:
-        quantities: A row for each; those of one unit are drawn on one axis, which begins at zero.
-        bounds: What is claimed of each; none for no such column.
+    Those of one unit share an axis, which begins at zero; bounds are what is claimed of each.
     """
     quantities = list(quantities)
     rows = []

@@ -123,7 +123,7 @@ folder that was given to jax.profiler.trace.
             "to jax.profiler.trace."
         )
     if not can_read_traces():
-        raise D2lparError(f"jax {jax.__version__} cannot read traces; it takes 0.7 or newer.")
+        raise D2lparError(f"jax {jax.__version__} cannot read traces; it takes 0.7.1 or newer.")
     newest = max(files, key=lambda file: file.stat().st_mtime)
     data = newest.read_bytes()
     if not looks_complete(data):
@@ -263,7 +263,8 @@ def rows_of(
 
 def can_read_traces() -> bool:
     """Say whether this version of JAX can read traces."""
-    return hasattr(jax.profiler, "ProfileData")
+    # In jax 0.7.0 it is None.
+    return getattr(jax.profiler, "ProfileData", None) is not None
 
 
 def looks_complete(data: bytes) -> bool:

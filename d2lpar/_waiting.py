@@ -27,13 +27,7 @@ def _add_one(x: jax.Array) -> jax.Array:
 
 
 def wait_for(tree: Any) -> Any:
-    """Wait as `jax.block_until_ready` does, with an error that says what became of donated arrays.
-
-    Raises:
-        D2lparError: If JAX traces.
-        ValueError: If an array was deleted or donated.
-        Exception: What went wrong while an array was computed.
-    """
+    """Wait as `jax.block_until_ready` does, but say of donated arrays what became of them."""
     require_values("jax.block_until_ready()", tree)
     try:
         return jax.block_until_ready(tree)

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import jax
 import psutil
 import pytest
 from fakes import FakeClock
@@ -31,6 +32,16 @@ def run_python():
         return done.stdout.strip()
 
     return run
+
+
+@pytest.fixture
+def new_function():
+    """A jitted function that XLA has not seen yet."""
+
+    def new_function(x):
+        return 2 * x + 1
+
+    return jax.jit(new_function)
 
 
 @pytest.fixture

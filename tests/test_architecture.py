@@ -16,12 +16,6 @@ NAMES = {info.name for info in pkgutil.walk_packages(d2lpar.__path__, "d2lpar.")
 PUBLIC = {name: getattr(d2lpar, name) for name in d2lpar.__all__}
 
 
-def test_a_module_imports_only_from_the_rows_below_its_own(monkeypatch, capsys):
-    cli = pytest.importorskip("importlinter.cli", reason="import-linter; `make lint` runs it")
-    monkeypatch.chdir(ROOT)
-    assert cli.lint_imports(no_cache=True) == 0, capsys.readouterr().out
-
-
 @pytest.mark.parametrize(
     "program", ["import d2lpar", "import d2lpar; d2lpar.D2lparError, d2lpar.__version__"]
 )

@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from d2lpar import usable_cores
-from d2lpar.__main__ import main, run, run_or_fail
+from d2lpar.__main__ import main, run_or_fail
 from d2lpar._devices import this_machine
 
 
@@ -46,12 +46,6 @@ def test_help_says_what_it_does(monkeypatch, capsys):
 
 
 # --- Scripts ------------------------------------------------------------------------------------
-
-
-def test_a_script_is_the_main_program_and_finds_its_arguments(script, capsys):
-    path = script("import sys\nprint(__name__, __file__, sys.argv)")
-    assert run(path, ["--rate", "0.1"]) == 0
-    assert capsys.readouterr().out == f"__main__ {path} {[str(path), '--rate', '0.1']}\n"
 
 
 def test_a_script_that_fails_is_an_error_where_that_is_wanted(script):

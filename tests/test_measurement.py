@@ -19,16 +19,6 @@ def device(clock):
     return FakeDevice(clock)
 
 
-@pytest.fixture
-def new_function():
-    """A jitted function that XLA has not seen yet."""
-
-    def new_function(x):
-        return 2 * x + 1
-
-    return jax.jit(new_function)
-
-
 def test_dispatch_ends_when_python_has_control_and_total_when_the_result_is_ready(clock, device):
     result = measure(lambda: device.run(5, dispatch=2), repeats=3, clock=clock)
     assert result.dispatch.samples == (2, 2, 2)
@@ -53,23 +43,12 @@ def test_warm_up_calls_are_waited_for_but_not_counted(clock, device, warmup):
     assert result.total.samples == (1, 2, 3)
 
 
-def test_one_warm_up_call_is_enough_for_a_jitted_function(new_function):
-    assert len(measure(new_function, jnp.ones(3), repeats=2).total.samples) == 2
-
-
 def test_a_compilation_while_the_clock_runs_is_an_error_that_names_the_function(new_function):
     with pytest.raises(
-        CompilationError, match=r"jit\(new_function\) was compiled while 'mine'.*Warm up with"
+        CompilationError,
+        match=r"jit\(new_function\) was compiled while 'mine'.*Warm up with.*from device_put",
     ):
         measure(new_function, np.ones(3), warmup=0, name="mine")
-
-
-def test_an_array_from_device_put_and_one_that_is_not_compile_separately(new_function):
-    loose = jnp.ones(3)
-    placed = jax.device_put(loose, jax.local_devices()[0])
-    arrays = iter([loose, placed])
-    with pytest.raises(CompilationError, match="device_put and one that is not"):
-        measure(lambda: new_function(next(arrays)))
 
 
 def test_a_measurement_prints_both_times_and_its_doubts(clock, device):
@@ -92,17 +71,6 @@ def test_a_measurement_knows_on_which_devices_its_results_lay():
     assert times["one"].devices == {"CPU 1"}
     assert times["both"].devices == {"CPU 0", "CPU 1"}
     assert times["none"].devices == frozenset()
-
-
-@pytest.mark.parametrize("result", [None, 3.0, np.ones(3)])
-def test_a_function_that_returns_no_jax_array_carries_a_warning(result):
-    measurement = measure(lambda: result, repeats=6)
-    assert any("returned no JAX array" in warning for warning in measurement.warnings)
-
-
-def test_too_few_repeats_carry_a_warning(clock, device):
-    assert "5 samples are too few" in measure(device.run, 1, repeats=5, clock=clock).warnings[0]
-    assert measure(device.run, 1, repeats=6, clock=clock).warnings == ()
 
 
 @pytest.mark.parametrize(
@@ -136,17 +104,11 @@ def raising_in_call(number):
     return work
 
 
-def test_a_function_that_raises_keeps_its_exception_and_a_note_says_where():
-    with pytest.raises(Lost) as caught:
-        measure(raising_in_call(4))  # The first call is the warm-up.
-    assert str(caught.value) == "lost"
-    assert caught.value.__notes__ == ["Raised in round 3 of 'work'."]
-
-
 @pytest.mark.parametrize(("warmup", "where"), [(0, "round 1"), (1, "the warm-up")])
 def test_a_note_tells_the_warm_up_from_what_is_counted(warmup, where):
     with pytest.raises(Lost) as caught:
         measure(raising_in_call(1), warmup=warmup)
+    assert str(caught.value) == "lost"
     assert caught.value.__notes__ == [f"Raised in {where} of 'work'."]
 
 
@@ -164,57 +126,6 @@ def test_a_steady_drift_of_the_machine_hits_all_arms_alike(clock, device, arms):
     )
     assert list(times) == list(arms)
     assert len({sum(times[arm].total.samples) for arm in arms}) == 1
-
-
-def test_a_disturbed_round_cancels_in_the_ratio(clock, device):
-    rounds = [1, 1, 9, 1]  # in the third everything takes nine times as long
-    slow = iter([2 * factor for factor in rounds])
-    fast = iter(rounds)
-    times = compare(
-        {"slow": lambda: device.run(next(slow)), "fast": lambda: device.run(next(fast))},
-        repeats=3,
-        clock=clock,
-    )
-    assert (times["slow"].total / times["fast"].total).samples == (2, 2, 2)
-
-
-def test_an_arm_is_not_charged_for_the_warm_up_of_another(clock, device):
-    times = compare(
-        {"long": lambda: device.run(50), "short": lambda: device.run(1)}, repeats=2, clock=clock
-    )
-    assert times["long"].total.samples == (50, 50)
-    assert times["short"].total.samples == (1, 1)
-
-
-def test_a_comparison_prints_each_of_its_measurements():
-    lines = repr(compare({"a": lambda: None, "b": lambda: None}, repeats=1)).splitlines()
-    assert lines[0] == "a, 1 repeats"
-    assert "b, 1 repeats" in lines
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (
-            lambda: measure(3.5, repeats=2),
-            r"measure\(\) needs a function to call, found float: "
-            r"pass f and its arguments, measure\(f, x\), not its result, measure\(f\(x\)\)",
-        ),
-        (lambda: measure(len, "", repeats=0), "repeats must be .* at least 1, found 0"),
-        (lambda: measure(len, "", repeats=2.0), "repeats must be an integer .*, found 2.0"),
-        (lambda: measure(len, "", warmup=-1), "warmup must be .* at least 0, found -1"),
-        (lambda: compare({}), r"needs a dictionary of functions by name, found {}: compare\("),
-        (lambda: compare([len]), r"needs a dictionary .*, found \[<built-in.*compare\({\"a\": f"),
-        (
-            lambda: compare({"sum": 3}),
-            r"cannot call 'sum', which is int: pass a function .*{\"sum\": lambda: f\(x\)}",
-        ),
-        (lambda: compare({"sum": int}, repeats=0), "repeats must be .* at least 1, found 0"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_with_a_way_out(call, message):
-    with pytest.raises((ValueError, TypeError), match=message):
-        call()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -393,28 +304,12 @@ def test_what_was_looked_at_several_times_has_the_interval_of_a_single_look(cloc
 TRIALS, MOST = 10_000, 9 * 2 ** (LOOKS - 1)
 
 
-def in_bursts(random, shape):
-    """Return samples of which runs are thirty times as far out, as on a machine with a neighbour.
+def drawn(trials=TRIALS):
+    """Return a row of samples for each trial, whose median is 0.
 
-    Which side of the median a sample lies on does not depend on the one before.
+    The interval looks at ranks only, so any other distribution decides as often.
     """
-    samples, burst = random.standard_normal(shape), np.zeros(shape[0], bool)
-    for column in samples.T:
-        burst = random.random(shape[0]) < np.where(burst, 0.6, 0.08)
-        column[burst] *= 30
-    return samples
-
-
-NOISES = {
-    "normal": np.random.Generator.standard_normal,
-    "Cauchy": np.random.Generator.standard_cauchy,
-    "bursty": in_bursts,
-}
-
-
-def drawn(noise, trials=TRIALS):
-    """Return a row of samples for each trial, whose median is 0."""
-    return NOISES[noise](np.random.default_rng(0), (trials, MOST))
+    return np.random.default_rng(0).standard_normal((trials, MOST))
 
 
 def decided(samples, level, looks):
@@ -448,25 +343,15 @@ def looks_of(clock, device):
     return [len(total.samples) for total in seen], seen[0].level
 
 
-@pytest.mark.parametrize("noise", NOISES)
-def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(clock, device, noise):
+def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(clock, device):
     looks, level = looks_of(clock, device)
     assert looks == [9, 18, 36, 72, 144]
-    samples = drawn(noise)
+    samples = drawn()
     shares = [decided(samples, level, looks[:n]).any(axis=0).mean() for n in range(1, LOOKS + 1)]
     assert max(shares) <= 0.05
     assert shares[-1] > 0.005  # It can be.
     # Whoever takes the whole 5 % at each look is wrong far more often.
     assert decided(samples, 0.95, looks).any(axis=0).mean() > 0.1
-
-
-@pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("away", [1.5, 3])
-def test_away_from_the_bound_no_claim_is_decided_wrongly(clock, device, noise, away):
-    looks, level = looks_of(clock, device)
-    right, wrong = decided(drawn(noise) + away, level, looks)
-    assert wrong.sum() == 0
-    assert right.mean() > 0.99
 
 
 def cut(looks, times, limit):
@@ -476,11 +361,10 @@ def cut(looks, times, limit):
 
 
 @pytest.mark.parametrize("rounds", [9, 25, 80], ids=lambda rounds: f"time for about {rounds}")
-@pytest.mark.parametrize("noise", ["normal", "Cauchy"])
-def test_nor_is_it_where_slow_rounds_bring_the_end_of_the_time_nearer(clock, device, noise, rounds):
+def test_nor_is_it_where_slow_rounds_bring_the_end_of_the_time_nearer(clock, device, rounds):
     # The limit then depends on what is measured, and a look is where the time was up.
     looks, level = looks_of(clock, device)
-    times = np.exp(np.clip(drawn(noise), -5, 5))  # Their median is 1.
+    times = np.exp(drawn())  # Their median is 1.
     limit = np.median(times[:, :rounds].sum(axis=1))
     found = decided(times - 1, level, cut(looks, times, limit))
     assert 0.002 < found.any(axis=0).mean() <= 0.05
@@ -493,7 +377,7 @@ def test_it_stops_as_the_simulation_says(clock, device, limit):
         clock.advance(next(times))
 
     looks, level = looks_of(clock, device)
-    samples = 10.5 + drawn("normal", trials=100)
+    samples = 10.5 + drawn(trials=100)
     found = decided(samples - 10, level, cut(looks, samples, limit))
     assert found.any(axis=0).mean() > 0.2
     for row, (above, below) in zip(samples, found.T, strict=True):
@@ -530,17 +414,8 @@ STALE = Quantity("measured before", range(9))
     ],
 )
 def test_a_question_that_no_measurement_can_answer_is_refused(until, message):
-    for ask in (
-        lambda: compare({"a": int}, until=until),
-        lambda: measure(int, name="a", until=only_for_one(until)),
-    ):
-        with pytest.raises(ValueError, match=message):
-            ask()
-
-
-def only_for_one(until):
-    """Return the same question as `measure` asks it."""
-    return (lambda measured: until({"a": measured})) if callable(until) else until
+    with pytest.raises(ValueError, match=message):
+        compare({"a": int}, until=until)
 
 
 def test_a_question_that_was_decided_before_is_decided_at_the_first_look(clock, device):
@@ -550,17 +425,6 @@ def test_a_question_that_was_decided_before_is_decided_at_the_first_look(clock, 
         clock=clock,
     )
     assert len(times["a"].total.samples) == 9
-
-
-@pytest.mark.parametrize("limit", [0, -1, float("nan")])
-def test_a_limit_of_no_time_is_refused(limit):
-    with pytest.raises(ValueError, match="max_seconds must be a positive number of seconds, found"):
-        compare({"a": int}, until=lambda times: times["a"].total > 1, max_seconds=limit)
-
-
-def test_a_limit_of_no_rounds_is_refused():
-    with pytest.raises(ValueError, match="repeats must be an integer of at least 1, found 0"):
-        compare({"a": int}, until=lambda times: times["a"].total > 1, repeats=0)
 
 
 def test_the_question_is_asked_before_anything_is_run():

@@ -19,11 +19,12 @@ def drawn(n, seed=0):
     return tuple(np.random.default_rng(seed).exponential(size=n))
 
 
-@pytest.mark.parametrize("n", [6, 7, 8, 9, 11, 12, 15, 20, 33, 100, 201])
-def test_the_interval_is_that_of_scipy(n):
+@pytest.mark.parametrize("level", [0.95, 0.99])
+@pytest.mark.parametrize("n", [8, 9, 11, 12, 15, 20, 33, 100, 201])
+def test_the_interval_is_that_of_scipy(n, level):
     samples = drawn(n)
-    expected = stats.quantile_test(samples, q=0, p=0.5).confidence_interval(0.95)
-    assert Quantity("drawn", samples).interval == pytest.approx(tuple(expected))
+    expected = stats.quantile_test(samples, q=0, p=0.5).confidence_interval(level)
+    assert Quantity("drawn", samples, level=level).interval == pytest.approx(tuple(expected))
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
@@ -32,14 +33,6 @@ def test_fewer_than_six_samples_have_no_finite_interval_and_say_so(n):
     assert quantity.interval == (-math.inf, math.inf)
     count = f"{n} sample{'s are' if n > 1 else ' is'}"
     assert f"{count} too few for a 95 % interval (needs 6)" in quantity.warnings
-
-
-@pytest.mark.parametrize("n", [6, 9, 15])
-def test_the_interval_covers_the_true_median_of_a_skewed_distribution(n):
-    rounds = np.random.default_rng(n).exponential(size=(2000, n))
-    intervals = [Quantity("drawn", tuple(samples)).interval for samples in rounds]
-    covered = np.mean([low <= math.log(2) <= high for low, high in intervals])
-    assert covered >= 0.95 - 3 * math.sqrt(0.95 * 0.05 / 2000)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
@@ -68,18 +61,11 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN.between(2, 9), "holds"),
         (TEN.between(2.1, 9), "inconclusive"),
         (TEN.between(2, 8.9), "inconclusive"),
-        (TEN.between(3, 8), "inconclusive"),
         (TEN.between(9.1, 20), "fails"),
         (TEN.between(0, 1.9), "fails"),
         (TINY > 0, "inconclusive"),
-        (TINY < 0, "inconclusive"),
-        (TINY.between(-1e9, 1e9), "inconclusive"),
-        (exact("three", 3) > 2, "holds"),
         (exact("three", 3) > 3, "fails"),
-        (exact("three", 3) < 4, "holds"),
-        (exact("three", 3) < 3, "fails"),
         (exact("three", 3).between(3, 3), "holds"),
-        (exact("three", 3).between(4, 5), "fails"),
         (TEN > Quantity("less", (1.0,) * 6), "holds"),
         (TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)), "inconclusive"),
         (TEN > Quantity("more", (9.0,) * 6), "fails"),
@@ -94,13 +80,8 @@ def test_a_comparison_looks_at_the_whole_interval(predicate, verdict):
     assert predicate.verdict == verdict
 
 
-def test_a_comparison_has_no_truth_value():
-    with pytest.raises(TypeError, match=r"no truth value.*claim\(\).*\.verdict.*between"):
-        bool(TEN > 3)
-
-
 def test_a_chained_comparison_does_not_drop_its_first_half():
-    with pytest.raises(TypeError, match=r"quantity\.between\(low, high\)"):
+    with pytest.raises(TypeError, match=r"no truth value.*quantity\.between\(low, high\)"):
         _ = 1 < TEN < 20
 
 
@@ -172,9 +153,12 @@ def test_another_name_changes_nothing_else():
             lambda: Quantity("loss", (1.0, math.nan)),
             "Sample 1 of 'loss' is nan: nothing can be claimed.*Look for a division by zero",
         ),
-        (lambda: Quantity("loss", (-math.inf,)), "Sample 0 of 'loss' is -inf"),
-        (lambda: exact("loss", math.nan), "Sample 0 of 'loss' is nan"),
         (lambda: Quantity("loss", ()), "'loss' has no samples: measure it at least once"),
+        (lambda: Quantity("few", "123"), "samples of 'few' must be numbers, found '123'"),
+        (lambda: Quantity("few", (1, None)), "samples of 'few' must be numbers, found"),
+        (lambda: Quantity("few", ("1", "2")), "samples of 'few' must be numbers, found"),
+        (lambda: Quantity("sure", (1,), level=1), "'sure' lies between 0 and 1, found 1"),
+        (lambda: Quantity("unsure", (1,), level=0), "'unsure' lies between 0 and 1, found 0"),
         (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
         (lambda: TEN > math.nan, "cannot be compared with nan"),
         (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
@@ -201,37 +185,14 @@ def test_a_range_has_two_numbers_the_smaller_first():
 
 
 @pytest.mark.parametrize(
-    "quantity",
-    [
-        Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s"),
-        Quantity("memory", np.float32([-1.5, 0.1]), "B"),
-        exact("calls", 3),
-    ],
-    ids=str,
-)
-def test_a_quantity_comes_back_from_json_to_the_last_bit(quantity):
-    data = json.loads(json.dumps(quantity.as_dict(), allow_nan=False))
-    found = Quantity(**data)
-    assert (found.name, found.samples, found.unit, found.exact) == (
-        quantity.name,
-        quantity.samples,
-        quantity.unit,
-        quantity.exact,
-    )
-
-
-@pytest.mark.parametrize(
     "predicate",
     [
-        TEN > 1.9,
-        TEN < 2,
-        TEN.between(2.1, 9),
         TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
-        TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)),
         TEN > TINY,
         TEN < TINY,
         TINY.between(0, 5),
-        Quantity("times", (0.25,) * 6, "s") < 0.5,
+        Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
+        Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,
         exact("three", 3) > 2,
     ],
     ids=str,
@@ -245,6 +206,7 @@ def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
         predicate.relation,
     )
     assert (str(found), found.verdict) == (str(predicate), predicate.verdict)
+    assert vars(found.quantity) == vars(predicate.quantity)  # To the last bit.
 
 
 @pytest.mark.parametrize("relation", [">=", "=", "", None, []])
@@ -252,24 +214,6 @@ def test_a_comparison_of_another_kind_is_refused_with_those_there_are(relation):
     data = (TEN > 3).as_dict() | {"relation": relation}
     refusal = f"A comparison is >, < or between, found {relation!r}."
     with pytest.raises(ValueError, match=re.escape(refusal)):
-        Predicate.from_dict(data)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"unit": "ms"}, "'ten' has the unit 'ms'; known are '', 'B', 's'"),
-        ({"samples": []}, "'ten' has no samples"),
-        ({"samples": "123456"}, "samples of 'ten' must be numbers, found '123456'"),
-        ({"samples": [1, None]}, "samples of 'ten' must be numbers, found"),
-        ({"samples": ["1", "2"]}, "samples of 'ten' must be numbers, found"),
-    ],
-    ids=str,
-)
-def test_a_comparison_of_what_is_no_quantity_is_refused(change, message):
-    data = (TEN > 3).as_dict()
-    data["quantity"] |= change
-    with pytest.raises(ValueError, match=message):
         Predicate.from_dict(data)
 
 
@@ -283,24 +227,11 @@ def test_a_surer_interval_needs_more_samples(level, fewest):
     assert Quantity("enough", range(fewest), level=level).interval == (0, fewest - 1)
 
 
-@pytest.mark.parametrize("n", [9, 18, 36, 72, 144])
-def test_the_ends_of_a_surer_interval_are_those_of_the_binomial_distribution(n):
-    low, high = Quantity("ranks", range(n), level=0.99).interval
-    assert stats.binom.cdf(low, n, 0.5) <= 0.005 < stats.binom.cdf(low + 1, n, 0.5)
-    assert high == n - 1 - low
-
-
 def test_a_ratio_is_as_sure_as_the_surer_of_its_parts():
     sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
     assert [q.level for q in (sure / usual, usual / sure, sure / 2, sure.rename("x"))] == [0.99] * 4
     assert "(99 % interval" in repr(sure)
     assert Quantity(**sure.as_dict()).level == 0.99
-
-
-@pytest.mark.parametrize("level", [0, 1, -0.5, math.nan])
-def test_a_level_that_is_no_probability_is_refused(level):
-    with pytest.raises(ValueError, match="lies between 0 and 1, found"):
-        Quantity("x", (1.0,), level=level)
 
 
 def test_a_difference_is_taken_sample_by_sample_and_keeps_its_unit():
@@ -366,13 +297,6 @@ def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
     for shown in (repr(quantity), quantity._repr_html_(), str(quantity < 2), str(TEN > quantity)):
         assert "1 to 1" not in shown
     assert quantity.summary.startswith("no spread within the 95 % interval, ")
-
-
-def test_no_duration_below_a_nanosecond_is_printed():
-    quantity = Quantity("t3", (1.3e-13, 1e-12, 2e-12, 1e-6, 2e-6, 3e-6, 4e-6), "s")
-    for shown in (repr(quantity), quantity._repr_html_(), f"{quantity / 1e6}", str(quantity > 0.1)):
-        assert "0.0" not in shown
-        assert "under 1 ns" in shown
 
 
 def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():

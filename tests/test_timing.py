@@ -1,54 +1,12 @@
-import jax
 import numpy as np
 import pytest
-from fakes import FakeDevice
 
 from d2lpar import Benchmark, Timer, record_compilations
 
 # --- Compilations -------------------------------------------------------------------------------
 
 
-SMALL, LARGE = np.ones(3, np.float32), np.ones(5, np.float32)
-
-
-@pytest.fixture
-def new_function():
-    """A jitted function that XLA has not seen yet."""
-
-    def new_function(x):
-        return 2 * x + 1
-
-    return jax.jit(new_function)
-
-
-def compiled_by(function, *args):
-    with record_compilations() as names:
-        function(*args)
-    return names
-
-
-def test_a_first_call_compiles_and_is_named(new_function):
-    (name,) = compiled_by(new_function, SMALL)
-    assert "new_function" in name
-
-
-def test_a_second_call_does_not_compile(new_function):
-    new_function(SMALL)
-    assert compiled_by(new_function, SMALL) == []
-
-
-@pytest.mark.parametrize("other", [LARGE, SMALL.astype(np.int32)], ids=["shape", "dtype"])
-def test_another_shape_or_dtype_compiles_again(new_function, other):
-    new_function(SMALL)
-    assert len(compiled_by(new_function, other)) == 1
-
-
-def test_a_block_inside_another_reports_to_both(new_function):
-    with record_compilations() as outer:
-        new_function(SMALL)
-        inner = compiled_by(new_function, LARGE)
-    assert len(outer) == 2
-    assert len(inner) == 1
+SMALL = np.ones(3, np.float32)
 
 
 def test_blocks_that_overlap_end_one_by_one(new_function):
@@ -125,19 +83,7 @@ def test_a_benchmark_is_done_if_nobody_says_otherwise(clock, capsys):
     assert capsys.readouterr().out == "Done: 0.0000 sec\n"
 
 
-def test_neither_waits_for_the_device(clock):
-    device = FakeDevice(clock)
-    timer = Timer(clock=clock)
-    with Benchmark(clock=clock) as benchmark:
-        device.run(9, dispatch=2)
-    assert benchmark.seconds == timer.stop() == 2
-
-
-def test_a_benchmark_says_what_was_compiled_meanwhile(clock, capsys):
-    @jax.jit
-    def new_function(x):
-        return x + 1
-
+def test_a_benchmark_says_what_was_compiled_meanwhile(clock, capsys, new_function):
     for label in ("first", "second"):
         with Benchmark(label, clock=clock):
             new_function(np.ones(3))

@@ -1,6 +1,5 @@
 import itertools
 import os
-import random
 
 import jax
 import jax.numpy as jnp
@@ -9,13 +8,9 @@ import pytest
 from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import CompilationError, D2lparError, Event, cpu, read_trace, record_trace
-from d2lpar._timeline import COPY, COPY_CALL, PYTHON
-from d2lpar._trace import Result, rows_of
+from d2lpar import CompilationError, D2lparError, cpu, read_trace, record_trace
+from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
-
-# --- Recording ----------------------------------------------------------------------------------
-
 
 # --- Files that are no trace ------------------------------------------------------------------
 
@@ -59,47 +54,22 @@ def test_a_trace_cut_off_anywhere_is_an_error_unless_whole_planes_are_left(tmp_p
     assert read_trace(path).rows == ("GPU 0", "GPU 1")
 
 
-@pytest.fixture
-def recorded(tmp_path):
-    """The trace that JAX's profiler has written of some work, as a file."""
-    options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0
-    jax.profiler.start_trace(tmp_path, profiler_options=options)
-    jax.block_until_ready([work(FIRST), work(SECOND)])
-    jax.profiler.stop_trace()
-    return next(tmp_path.rglob("*.xplane.pb"))
-
-
-def test_a_trace_of_jax_s_own_profiler_can_be_read(recorded):
-    run = read_trace(recorded)
+def test_a_trace_of_jax_s_own_profiler_can_be_read(tmp_path):
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready([work(FIRST), work(SECOND)])
+    run = read_trace(tmp_path)
     assert [event.program for event in run.programs.row("CPU 0")] == ["work"]
     assert [event.program for event in run.programs.row("CPU 1")] == ["work"]
     assert [event.program for event in run.row(PYTHON)][:2] == ["work", "work"]
     assert min(event.start for event in run.events) == 0
 
 
-def test_a_recorded_trace_cut_off_anywhere_does_not_end_the_process(recorded):
-    whole, chance, refused = recorded.read_bytes(), random.Random(0), 0
-    lengths = [len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(40))]
-    for length in lengths:
-        recorded.write_bytes(whole[:length])
-        try:
-            read_trace(recorded)  # Between two planes it may be readable.
-        except D2lparError:
-            refused += 1
-    assert refused > 35
-
-
 @pytest.mark.parametrize(
     "content",
     [
         b"",
-        b"\n",
         b'{"traceEvents": []}',
         b"\n  Some text that begins with an empty line.\n",
-        b"Some other text.",
-        *(random.Random(seed).randbytes(1000) for seed in range(5)),
-        b"\x1f\x8b" + bytes(100),
     ],
 )
 def test_a_file_of_another_kind_is_no_trace(tmp_path, content):
@@ -126,7 +96,7 @@ def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, p
 
 def test_without_a_reader_in_jax_a_trace_cannot_be_read(tmp_path, monkeypatch):
     (tmp_path / "x.xplane.pb").write_bytes(serialized(SMALL))
-    monkeypatch.delattr(jax.profiler, "ProfileData")
+    monkeypatch.setattr(jax.profiler, "ProfileData", None)  # As jax 0.7.0 has it.
     with pytest.raises(D2lparError, match=f"jax {jax.__version__} cannot read traces"):
         read_trace(tmp_path)
 
@@ -211,15 +181,6 @@ def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on():
     assert recording_works()
 
 
-def test_a_recording_inside_that_of_jax_is_refused_and_that_one_goes_on(tmp_path):
-    with jax.profiler.trace(tmp_path):
-        with pytest.raises(D2lparError, match="JAX has one profiler"):
-            record_trace(work, FIRST)
-        jax.block_until_ready(work(FIRST))
-    assert "work" in names(read_trace(tmp_path).programs.row("CPU 0"), "")
-    assert recording_works()
-
-
 def test_an_exception_passes_through_and_recording_goes_on():
     with pytest.raises(ZeroDivisionError):
         record_trace(lambda: (work(FIRST), 1 // 0))
@@ -249,61 +210,7 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "True", "free"]
 
 
-# --- When results become ready ------------------------------------------------------------------
-
-
-# --- Made by hand, in nanoseconds -------------------------------------------------------------
-
-
-def result(device, ready, seen=True, source_ready=None):
-    return Result(device, ready, seen, source_ready)
-
-
-def asked(start, end):
-    """Return Python's call that asks for a copy."""
-    return Event(PYTHON, *COPY_CALL, 0, start, end - start)
-
-
-def rows(results, *calls, devices=("CPU 0",)):
-    """Return start and end of each result, and whether it is a copy."""
-    found = rows_of(results, set(devices), calls)
-    return [(event.device, event.start, event.end, event.operator == COPY) for event in found]
-
-
-def test_results_of_a_device_follow_one_another_from_the_beginning_on():
-    found = rows([result("CPU 0", 30), result("CPU 0", 10)])
-    assert found == [("CPU 0", 0, 10, False), ("CPU 0", 10, 30, False)]
-
-
-def test_each_device_has_a_row_of_its_own_and_others_have_none():
-    results = [result("CPU 0", 10), result("CPU 1", 15), result("CPU 2", 20)]
-    assert rows(results, devices=("CPU 0", "CPU 1")) == [
-        ("CPU 0", 0, 10, False),
-        ("CPU 1", 0, 15, False),
-    ]
-
-
-def test_a_copy_starts_when_it_was_asked_for_and_its_array_was_ready():
-    copies = [result("CPU 0", 50, source_ready=20), result("CPU 0", 90, source_ready=55)]
-    calls = [asked(30, 31), asked(40, 41)]
-    assert rows(copies, *calls) == [("CPU 0", 30, 50, True), ("CPU 0", 55, 90, True)]
-
-
-def test_a_copy_that_nobody_saw_become_ready_is_drawn_as_its_call():
-    copy = result("CPU 0", 200, seen=False, source_ready=0)
-    assert rows([copy], asked(30, 45)) == [("CPU 0", 30, 45, True)]
-
-
-def test_where_not_each_copy_has_its_call_none_is_believed():
-    copies = [result("CPU 0", 50, source_ready=20)]
-    assert rows(copies, asked(30, 31), asked(35, 36)) == [("CPU 0", 20, 50, True)]
-
-
-def test_nothing_ends_before_it_starts():
-    assert rows([result("CPU 0", 10, source_ready=0)], asked(30, 31)) == [("CPU 0", 10, 10, True)]
-
-
-# --- Recorded ---------------------------------------------------------------------------------
+# --- When results become ready ----------------------------------------------------------------
 
 
 def test_copies_to_another_cpu_device_are_seen_by_watching():
@@ -322,21 +229,6 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
     assert names(copies, "memory copy") == ["device_put"] * 4
     assert all(of.end <= copy.start for of, copy in zip(sources, copies, strict=True))
     assert all(one.end <= other.start for one, other in itertools.pairwise(copies))
-
-
-def test_a_copy_starts_when_python_asks_for_it_if_its_source_was_there_before():
-    def function():
-        source = jax.block_until_ready(work(FIRST))
-        jax.block_until_ready(work(FIRST))
-        copy = jax.device_put(source, cpu(1))
-        jax.block_until_ready(work(FIRST))
-        return source, copy
-
-    _, run = record_trace(function)
-    (asked,) = (event for event in run.row(PYTHON) if event.program == "device_put")
-    (copy,) = run.row("CPU 1")
-    _, before, _ = run.programs.row("CPU 0")
-    assert before.end < asked.start == copy.start
 
 
 def test_a_copy_that_outlasts_the_function_starts_when_python_asks_for_it():
@@ -358,6 +250,16 @@ def test_a_copy_that_the_function_itself_waits_for_is_drawn_as_the_call_that_ask
     (copy,) = run.row("CPU 1")
     (asked,) = [event for event in run.row(PYTHON) if event.program == "device_put"]
     assert (copy.start, copy.end) == (asked.start, asked.end)
+
+
+def test_where_not_each_copy_comes_back_no_call_is_taken_for_its_own():
+    def function():
+        source = jax.block_until_ready(work(FIRST))
+        jax.block_until_ready(jax.device_put(source, cpu(1)))
+        return source, jax.device_put(source, cpu(1))
+
+    _, run = record_trace(function)
+    assert run.row("CPU 1")[0].start == 0
 
 
 def test_a_result_that_was_donated_away_is_no_problem():

@@ -3,7 +3,6 @@ import gc
 import itertools
 import json
 import logging
-import os
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import _watch, watch
+from d2lpar import watch
 from d2lpar.__main__ import main
 from d2lpar._errors import D2lparError
 from d2lpar._watch import (
@@ -136,26 +135,6 @@ def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhil
 
     found = found_in(read, seconds=0.03, enough=lambda found: of_kind(found, {"device idle"}))
     assert "time.sleep(0.3)  # Read." in of_kind(found, {"device idle"})
-
-
-def test_a_line_that_was_seen_is_the_one_that_is_named_when_the_thread_has_gone_on():
-    first, gone, last = (threading.Event() for _ in range(3))
-
-    def go_on():
-        first.wait()  # Here.
-        gone.set() or last.wait()  # There.
-
-    thread = threading.Thread(target=go_on, daemon=True)
-    thread.start()
-    while not (seen := _Sight.of(thread)) or "# Here." not in seen.place.code:
-        pass
-    first.set()
-    gone.wait()
-    assert seen.place.code == "first.wait()  # Here."
-    assert not seen.stands_still()
-    assert "# There." in _Sight.of(thread).place.code
-    last.set()
-    thread.join()
 
 
 def test_what_compiles_again_is_found_with_what_has_changed():
@@ -476,10 +455,6 @@ def test_what_cannot_be_done_is_said_before_anything_runs(options, says, monkeyp
 # --- Places -------------------------------------------------------------------------------------
 
 
-def frame_here():
-    return sys._getframe(1)
-
-
 def called():
     """Return what the caller has called, as its frame says: this function."""
     return called_at(sys._getframe(1))
@@ -496,22 +471,6 @@ class Loop:
     @property
     def never(self):
         return called
-
-
-def test_a_place_is_a_line_with_its_code():
-    place = Place.of(frame_here())  # Here.
-    line = frame_here().f_lineno - 1
-    assert place == Place(__file__, line, "place = Place.of(frame_here())  # Here.")
-
-
-def test_what_a_frame_is_at_is_said_in_the_words_of_its_code():
-    within = [expression(), 1 + len(expression(1))]
-    several = expression(
-        1,
-        2,
-    )
-    assert within == ["expression()", 1 + len("expression(1)")]
-    assert several.split() == ["expression(", "1,", "2,", ")"]
 
 
 def test_code_without_a_source_is_at_nothing():
@@ -551,16 +510,3 @@ def test_to_look_at_a_frame_keeps_none_of_its_arrays_alive():
         return alive() is None
 
     assert program(called)
-
-
-@pytest.mark.parametrize("path", [os.__file__, jax.__file__, np.__file__, _watch.__file__])
-def test_code_of_a_library_is_not_the_users(path):
-    names = {"frame_here": frame_here}
-    exec(compile("def inner(): return frame_here()", path, "exec"), names)
-    inner = names["inner"]()
-    assert inner not in _watch.down_to_user_code(inner)[-1:]
-
-
-def test_code_beside_the_libraries_is():
-    frame = frame_here()
-    assert _watch.down_to_user_code(frame) == [frame]
