@@ -46,15 +46,11 @@ def verdicts_table(app, docname, _):
     """Return the verdict of each claim on each machine."""
     known = runs.machines(app)
     by_machine = [
-        {name: claim for claim in chain(*results.claims.values()) for name in names_of(claim)}
-        for results in known
+        {claim.key: claim for claim in chain(*results.claims.values())} for results in known
     ]
     rows = []
-    for claim in chain(*known[-1].claims.values()):
-        found = [
-            next((claims[name] for name in names_of(claim) if name in claims), None)
-            for claims in by_machine
-        ]
+    for key, claim in by_machine[-1].items():
+        found = [claims.get(key) for claims in by_machine]
         cells = (
             verdict(c.verdict, short(c.verdict)) if c else [nodes.Text("not there then")]
             for c in found
@@ -63,15 +59,9 @@ def verdicts_table(app, docname, _):
     return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
 
 
-def names_of(claim):
-    """Return what a claim is known by: its key, or, in files of before 0.2, its sentence."""
-    return [name for name in (claim.key, claim.sentence) if name]
-
-
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    pages, rows = runs.causes(app)["pages"].values(), []
-    kept = {key: found for page in pages for key, found in page["claims"].items()}
+    pages, kept, rows = runs.tested_pages(app).values(), runs.causes(app), []
     for claim in chain(*runs.this_build(app).claims.values()):
         found = kept.get(claim.key, {})
         with_it, without = (tested(found.get(side)) for side in ("with", "without"))
@@ -109,7 +99,7 @@ def tested(side):
 
 def conditions_table(app, docname, _):
     """Return the table of what whole pages showed on one core, on one device, without a GPU."""
-    kept, rows = runs.causes(app)["pages"], []
+    kept, rows = runs.tested_pages(app), []
     for page in runs.this_build(app).claims:
         name = page.removeprefix("book/")
         for condition, found in kept.get(name, {"conditions": {}})["conditions"].items():
@@ -117,8 +107,6 @@ def conditions_table(app, docname, _):
             exercises = Counter(found["exercises"].values())
             counts = map(in_words, (claims, exercises))
             rows.append(row(app.env.titles[page].astext(), condition, *counts))
-    if not rows:
-        return [nodes.paragraph(text="No page has been tested yet.")]
     return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows)]
 
 
