@@ -33,7 +33,11 @@ def verdicts_chart(app, docname, _):
         "What this build measured for each claim: the median, and a bar for its interval. A claim "
         "holds if nothing of its bar lies left of the line."
     )
-    return [figure(app, docname, "verdicts", "A point and a bar for each claim.", caption)]
+    return [
+        figure(
+            app, docname, "verdicts", "Distance of each claim of this build from its bound", caption
+        )
+    ]
 
 
 def interval_from_bound(predicate):
@@ -58,7 +62,9 @@ def causes_chart(app, docname, _):
         "What was measured for each claim with its cause (filled) and without it (hollow); of "
         "several comparisons, the one that is nearest to failing. Right of the line it holds."
     )
-    return [figure(app, docname, "causes", "Two points and a bar for each claim.", caption)]
+    return [
+        figure(app, docname, "causes", "Distance of each claim from its bound, by cause", caption)
+    ]
 
 
 def draw_distances(found, looks):
