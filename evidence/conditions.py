@@ -30,10 +30,7 @@ def where() -> str:
 
 
 def commit(*paths: str | Path) -> str:
-    """Return the last commit that changed some files, with `-dirty` behind it if they differ now.
-
-    Of all files if none are named.
-    """
+    """Return the last commit that changed some files, with `-dirty` behind if they differ now."""
     last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *paths) or "unknown"
     return f"{last}-dirty" if _git("status", "--porcelain", "--", *paths) else last
 
@@ -45,11 +42,7 @@ def _git(*command: str | Path) -> str:
 
 @contextmanager
 def on_cores(count: int | None) -> Iterator[None]:
-    """Let what is started in the block have the first so many cores only; all of them if None.
-
-    Raises:
-        RuntimeError: If this system cannot do that.
-    """
+    """Let what is started in the block have the first so many cores only; all of them if None."""
     if count is None:
         yield
         return
