@@ -151,12 +151,12 @@ def experiment_figure(app, docname, name):
         f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. The "
         "claim holds where it is shaded."
     )
-    made = figure(app, docname, name, alt, caption)
-    made["ids"] = [f"fig-results-{name.lower()}"]
-    return [made]
+    return [figure(app, docname, name, alt, caption)]
 
 
 def figure(app, docname, name, alt, caption):
     """Save the figure that was drawn last, and return it with its caption."""
     image = save(app, docname, name, alt)
-    return nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
+    made = nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
+    made["ids"] = [f"fig-{Path(docname).name}-{name.lower()}"]
+    return made
