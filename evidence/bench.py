@@ -22,7 +22,6 @@ import numpy as np
 from d2lpar import (
     Benchmark,
     InFlight,
-    Predicate,
     Quantity,
     Timer,
     compare,
@@ -194,12 +193,6 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
 }
 
 
-def line(goal: Predicate) -> str:
-    """Return a row as it is printed."""
-    unit = goal.quantity.unit
-    return f"{goal.quantity!r}; goal < {format_value(goal.low, unit)}: {goal.verdict}"
-
-
 def main() -> int:
     """Measure each row and return 0, or 1 if one of them could not be measured."""
     load = os.getloadavg()[0]
@@ -207,11 +200,13 @@ def main() -> int:
     goals = []
     for title, (measured, at_most) in ROWS.items():
         try:
-            goals.append(measured().rename(title) < at_most)
+            goal = measured().rename(title) < at_most
         except Exception as error:  # The others can still be measured.
             print(f"{title}: could not be measured: {type(error).__name__}: {error}")
         else:
-            print(line(goals[-1]), flush=True)
+            goals.append(goal)
+            limit = format_value(at_most, goal.quantity.unit)
+            print(f"{goal.quantity!r}; goal < {limit}: {goal.verdict}", flush=True)
     met = sum(goal.verdict == "holds" for goal in goals)
     print(f"{met} of {len(goals)} goals are met.")
     return int(len(goals) < len(ROWS))

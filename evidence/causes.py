@@ -50,11 +50,7 @@ EXPECTED = {"with": "holds", "without": "fails"}
 
 
 def load(file: Path) -> dict:
-    """Return the evidence in a file; that of no page if there is none.
-
-    Raises:
-        ValueError: If it cannot be read.
-    """
+    """Return the evidence in a file; that of no page if there is none."""
     if not file.exists():
         return {"schema": SCHEMA, "pages": {}}
     try:
@@ -79,11 +75,7 @@ def save(evidence: Mapping, file: Path) -> None:
 
 
 def built(page: Path) -> dict:
-    """Return a page as the book has run it.
-
-    Raises:
-        ValueError: If there is no such run.
-    """
+    """Return a page as the book has run it."""
     file = BUILT / f"{name_of(page)}.ipynb"
     if not file.exists():
         raise ValueError(f"{page} has not been run: there is no {file}. Build the book: make book")
@@ -95,8 +87,7 @@ def tested(
 ) -> dict[str, dict]:
     """Run a page until each of these claims has the verdict that is expected; three times at most.
 
-    Returns:
-        What was measured for each claim, and in which try.
+    What was measured for each claim is returned, with the try in which it was.
     """
     found: dict[str, dict] = {}
     for tries in range(1, TRIES + 1):
@@ -306,19 +297,7 @@ def evidence_of(page: Path) -> dict:
 
 
 def gather(pages: list[Path], file: Path = FILE) -> list[str]:
-    """Test the claims of some pages, and keep what each page has shown when its runs are over.
-
-    Args:
-        pages: What to gather evidence for.
-        file: Where it is kept. What it has of pages that are no more is left out.
-
-    Returns:
-        What is wrong with the evidence for these pages now; empty if nothing is.
-
-    Raises:
-        ValueError: Before anything runs, if a claim has no key or no cause, an intervention does
-            not fit its page, or the book has not been built.
-    """
+    """Test the claims of some pages, keep what each has shown, and return what is wrong with it."""
     evidence = load(file)
     for page in pages:  # What does not fit is found here, and not after ten minutes.
         runs_without(page)
@@ -337,7 +316,7 @@ def gather(pages: list[Path], file: Path = FILE) -> list[str]:
             print(f'\nStopped. What is finished is kept. The rest: make evidence PAGES="{left}"')
             raise
         kept = evidence["pages"] | {name_of(page): found}
-        evidence["pages"] = {name: kept[name] for name in kept if name in book}
+        evidence["pages"] = {name: kept[name] for name in kept if name in book}  # Or is no more.
         save(evidence, file)
         wrong += complaints(evidence, page)
     return wrong

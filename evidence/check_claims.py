@@ -26,13 +26,6 @@ def page_named(name: str) -> Path:
     raise argparse.ArgumentTypeError(f"there is no page {name!r}; there are {', '.join(pages)}")
 
 
-def count(text: str) -> int:
-    """Return a number from the command line; 0 stands for what is usual."""
-    if int(text) < 0:
-        raise argparse.ArgumentTypeError(f"it must not be negative, found {text}")
-    return int(text)
-
-
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -42,7 +35,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
         ("--cores", "cores for them, if not all"),
         ("--devices", "CPU devices for them, if not as many as the pages ask for"),
     ):
-        parser.add_argument(name, type=count, default=0, help=what)
+        parser.add_argument(name, type=int, default=0, help=what)
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     asked = parser.parse_args(given)
     if not asked.repeats and (asked.load or asked.cores or asked.devices):

@@ -1,6 +1,7 @@
 """What is run on, and beside what: the machine, the commit, the cores, other busy processes."""
 
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -10,30 +11,26 @@ from pathlib import Path
 
 from run_notebook import ROOT
 
-_WHERE = """
-import os
-from d2lpar._devices import this_machine, versions
-machine = this_machine()
-print(machine.processor, "with", os.cpu_count(), "cores,", machine.system + ", jax", end=" ")
-print(versions()["jax"])
-"""
+
+def this_run() -> dict:
+    """Return what `d2lpar.book.results` says of the machine, the versions and the date.
+
+    In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
+    """
+    code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
+    return json.loads(subprocess.check_output([sys.executable, "-c", code]))
 
 
 @functools.cache
 def where() -> str:
-    """Return what notebooks run on here.
-
-    In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
-    """
-    command = [sys.executable, "-c", _WHERE]
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+    """Return what notebooks run on here, whatever part of it they may use."""
+    run = this_run()
+    machine, jax = run["machine"], run["versions"]["jax"]
+    return f"{machine['processor']} with {os.cpu_count()} cores, {machine['system']}, jax {jax}"
 
 
 def commit(*paths: str | Path) -> str:
-    """Return the last commit that changed some files, with `-dirty` behind it if they differ now.
-
-    Of all files if none are named.
-    """
+    """Return the last commit that changed some files, with `-dirty` behind if they differ now."""
     last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *paths) or "unknown"
     return f"{last}-dirty" if _git("status", "--porcelain", "--", *paths) else last
 
@@ -45,11 +42,7 @@ def _git(*command: str | Path) -> str:
 
 @contextmanager
 def on_cores(count: int | None) -> Iterator[None]:
-    """Let what is started in the block have the first so many cores only; all of them if None.
-
-    Raises:
-        RuntimeError: If this system cannot do that.
-    """
+    """Let what is started in the block have the first so many cores only; all of them if None."""
     if count is None:
         yield
         return

@@ -261,11 +261,7 @@ def about_gpus(key: str) -> bool:
 
 
 def runs_without(page: Path) -> list[dict[str, Intervention]]:
-    """Return the runs of a page that take causes away: for each its claims, and their causes.
-
-    Raises:
-        ValueError: If a claim has no cause, a cause no claim, or an edit does not fit the page.
-    """
+    """Return the runs of a page that take causes away: for each its claims, and their causes."""
     causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
         raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")

@@ -10,13 +10,13 @@ import functools
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from check_claims import page_named
+from conditions import commit, this_run
 from run_notebook import ROOT, name_of, notebooks, run_notebook
 
 from d2lpar._format import write_whole
@@ -47,26 +47,11 @@ def finished_pages(file: Path, here: Mapping) -> dict[str, dict]:
 
 
 def header(name: str) -> dict:
-    """Return what the file says beside its pages.
-
-    In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
-    """
+    """Return what the file says beside its pages."""
     load = os.getloadavg()[0]
-    code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
-    said = subprocess.check_output([sys.executable, "-c", code])
-    return json.loads(said) | {"name": name, "commit": state(), "load": load}
-
-
-def state() -> str:
-    """Return the commit of the tree, and whether it has been changed since."""
-    commit = _git("describe", "--always", "--abbrev=12").stdout.strip()
-    # Not by results: a run writes them itself, and would not go on.
-    changed = _git("diff", "--quiet", "HEAD", "--", ".", ":!book/results").returncode == 1
-    return f"{commit}-dirty" if changed else commit
-
-
-def _git(*command: str) -> subprocess.CompletedProcess:
-    return subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+    # Results are no change: a run writes them itself, and would not go on.
+    state = commit(".", ":!book/results")
+    return this_run() | {"name": name, "commit": state, "load": load}
 
 
 def main(given: list[str] | None = None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
+from causes import in_words
 from conditions import busy_processes, commit, on_cores, where
 from run_notebook import ROOT, name_of, notebooks, run_notebook
 
@@ -60,8 +61,7 @@ def repeat(pages: list[Path], condition: Mapping, repeats: int, file: Path) -> l
                 run |= {"claims": "; ".join(map(in_short, made))}
                 rows.append(run)
                 save(rows, file)
-                found = Counter(claim.verdict for claim in made)
-                verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in found.items())
+                verdicts = in_words(Counter(claim.verdict for claim in made))
                 print(f"run {number + 1} of {repeats}, {name_of(page)}: {verdicts}", flush=True)
     return rows
 

@@ -165,11 +165,7 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 
 def claims_of(path: Path) -> dict[str, str]:
-    """Return the sentences of the claims in a notebook by their keys, in their order.
-
-    Raises:
-        ValueError: If a claim has no key, or if two have the same.
-    """
+    """Return the sentences of the claims in a notebook by their keys, in their order."""
     found = {}
     for cell in read(path).cells:
         # What IPython makes of a cell has no magics, which are not Python.

@@ -3,7 +3,6 @@
 import importlib
 import re
 import subprocess
-from html.parser import HTMLParser
 
 import jupytext
 import pytest
@@ -26,10 +25,6 @@ CHAPTERS = {
 EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4), "V": range(1, 4)}
 CHECK = r"^(exercises\.check_\w+\(.*\))$"
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
-
-
-def test_each_chapter_with_exercises_has_its_solutions():
-    assert CHAPTERS.keys() | SOLUTIONS.keys() <= set(NOTEBOOKS)
 
 
 @pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
@@ -100,7 +95,7 @@ def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_a_page_shows_what_a_claim_says_and_not_the_cell_that_checks_it(path):
     for cell in read(path).cells:
-        if cell.cell_type == "code" and re.search(r"^claim\(", cell.source, re.MULTILINE):
+        if re.search(r"^claim\(", cell.source, re.MULTILINE):
             assert "remove-input" in cell.metadata.get("tags", []), cell.source
 
 
@@ -108,9 +103,7 @@ def test_a_page_shows_what_a_claim_says_and_not_the_cell_that_checks_it(path):
 def test_a_cell_that_the_page_shows_is_no_longer_than_a_reader_takes_in(path):
     folded = {"remove-input", "remove-cell", "hide-input"}
     shown = [
-        cell.source
-        for cell in read(path).cells
-        if cell.cell_type == "code" and not folded & set(cell.metadata.get("tags", []))
+        cell.source for cell in read(path).cells if not folded & set(cell.metadata.get("tags", []))
     ]
     lines = {source: len([line for line in source.splitlines() if line]) for source in shown}
     # A training step that is written by hand is what it is about.
@@ -180,24 +173,17 @@ def test_no_page_prints_what_nobody_would_say(html, path):
     assert {what: match[0] for what, match in found.items() if match} == {}
 
 
-def test_what_nobody_would_say_is_found_where_it_is_printed():
-    said = "t3 = 0.000133 ns (95 % interval 1 to 1, 9 samples); claimed: 32 to 32"
-    said += " [Array([[-3.1, -39.7, -0.3, ...,\n  21.3]])]"
-    assert all(re.search(pattern, said) for pattern in SILLY.values())
-    assert not any(re.search(p, "interval 1 to 1.05; claimed: 2 to 23") for p in SILLY.values())
-
-
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
-    figures, source = Figures.of(page), path.read_text(encoding="utf-8")
+    alts, source = alts_of(page), path.read_text(encoding="utf-8")
     drawn = re.findall(r"^ +figure:", source, re.MULTILINE)
     # Colab would show a directive raw, so the caption of a picture is a paragraph in italics.
     pictures = re.findall(r"^!\[.+\)$", source, re.MULTILINE)
     assert len(re.findall(r"^!\[.+\)\n\n\*[^*]", source, re.MULTILINE)) == len(pictures)
-    assert len(figures.alts) == len(drawn) + len(pictures)
-    assert [alt for alt in figures.alts if len(alt.split()) < 5] == []
-    assert figures.captions == len(drawn)
+    assert len(alts) == len(drawn) + len(pictures)
+    assert [alt for alt in alts if len(alt.split()) < 5] == []
+    assert page.count("<figcaption") == len(drawn)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
@@ -235,7 +221,7 @@ def test_the_results_page_sets_editions_and_this_build_side_by_side(html):
     broken = [re.findall(r">broken<.*?<p>([\d.]+)<", table, re.DOTALL) for table in tables]
     assert broken[-1] == ["1.08"]
     assert verdicts.count("<tr") == 1 + sum(len(claims_of(path)) for path in NOTEBOOKS)
-    assert all(len(alt.split()) > 4 for alt in Figures.of(page).alts)
+    assert all(len(alt.split()) > 4 for alt in alts_of(page))
 
 
 def test_the_page_on_soundness_has_every_claim_with_and_without_its_cause(html):
@@ -281,21 +267,9 @@ def tables_of(page):
     return re.findall(r"<table.*?</table>", page, re.DOTALL)
 
 
-class Figures(HTMLParser):
-    """The alt texts and captions of the figures that cells of a page drew."""
-
-    @classmethod
-    def of(cls, page):
-        parser = cls()
-        parser.alts, parser.captions = [], 0
-        parser.feed(page)
-        return parser
-
-    def handle_starttag(self, tag, attributes):
-        attributes = dict(attributes)
-        if tag == "img" and "_images/" in attributes.get("src", ""):
-            self.alts.append(attributes.get("alt", ""))
-        self.captions += tag == "figcaption"
+def alts_of(page):
+    images = re.findall(r"<img [^>]*_images/[^>]*>", page)
+    return [re.search('alt="(.*?)"', image)[1] for image in images]
 
 
 def test_the_advice_of_watch_leads_to_a_heading_of_the_book(html):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import re
 import subprocess
 
+import conditions
 import pytest
 import record
 from run_notebook import ROOT
@@ -119,12 +121,14 @@ def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monke
     git("init")
     git("add", ".")
     git("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-m", "First")
-    monkeypatch.setattr(record, "ROOT", tmp_path)
-    commit = record.state()
+    monkeypatch.setattr(conditions, "ROOT", tmp_path)
+    monkeypatch.setattr(record, "this_run", dict)
+    commit = record.header("here")["commit"]
+    assert re.fullmatch("[0-9a-f]{12}", commit)
     result.write_text("new")
-    assert record.state() == commit
+    assert record.header("here")["commit"] == commit
     page.write_text("new")
-    assert record.state() == f"{commit}-dirty"
+    assert record.header("here")["commit"] == f"{commit}-dirty"
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b"])

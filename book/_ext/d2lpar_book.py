@@ -7,7 +7,6 @@ from pathlib import Path
 
 import d2lpar_charts as charts
 import d2lpar_tables as tables
-from d2lpar_runs import paired_notebook
 from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.transforms.post_transforms import SphinxPostTransform
@@ -183,7 +182,7 @@ def is_in(node, kinds):
 def offer_the_notebooks_of_colab(app, error):
     """Have the download button give the notebook that Colab opens, without outputs."""
     for page in [] if error else sorted(app.env.found_docs):
-        notebook = paired_notebook(app, page)
+        notebook = Path(app.srcdir, f"{page}.ipynb")
         if notebook.exists():
             shutil.copyfile(notebook, Path(app.outdir, "_sources", f"{page}.ipynb"))
 

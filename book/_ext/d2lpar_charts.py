@@ -1,7 +1,5 @@
 """Charts of what this build and other machines have measured, for Sphinx."""
 
-import math
-from html import escape
 from itertools import chain
 from pathlib import Path
 
@@ -11,7 +9,6 @@ import numpy as np
 from docutils import nodes
 
 from d2lpar import COLORS, use_style
-from d2lpar.book.claims import VERDICTS
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 # --- How far claims are from their bounds -----------------------------------------------------
@@ -19,20 +16,28 @@ from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 REACH = 3.0
 """The distance from a bound, in units of it, at which a chart ends; what is beyond lies there."""
 
+FILLED = {"marker": "o", "color": COLORS["host"]}
+HOLLOW = {"marker": "D", "color": COLORS["device"], "mfc": "white"}
+
 
 def verdicts_chart(app, docname, _):
     """Return a chart of this build: for each claim its interval, and the bound."""
-    lines = []
-    for claim in chain(*runs.this_build(app).claims.values()):
-        if not claim.needs:
-            low, median, high = min(map(interval_from_bound, claim.predicates))
-            label = f"{VERDICTS[claim.verdict]}, {median:.2g} from the bound"
-            lines.append((claim.key, label, bar(low, high) + dot(median, claim.verdict)))
+    claims = chain(*runs.this_build(app).claims.values())
+    found = {
+        claim.key: min(map(interval_from_bound, claim.predicates))
+        for claim in claims
+        if not claim.needs
+    }
+    draw_distances(found, {1: FILLED})
     caption = (
         "What this build measured for each claim: the median, and a bar for its interval. A claim "
         "holds if nothing of its bar lies left of the line."
     )
-    return [chart("Distance of each claim of this build from its bound", lines, caption)]
+    return [
+        figure(
+            app, docname, "verdicts", "Distance of each claim of this build from its bound", caption
+        )
+    ]
 
 
 def interval_from_bound(predicate):
@@ -44,57 +49,40 @@ def interval_from_bound(predicate):
 
 def causes_chart(app, docname, _):
     """Return a chart of how far each claim is from its bound, with its cause and without."""
-    pages = runs.causes(app)["pages"].values()
-    kept = {key: found for page in pages for key, found in page["claims"].items()}
-    lines = []
-    for claim in chain(*runs.this_build(app).claims.values()):
-        sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
-        with_it, without = (side.get("margin") for side in sides)
-        if with_it is None or without is None:
-            continue
-        label = f"with its cause {with_it:.2g} from the bound, without it {without:.2g}"
-        marks = bar(*sorted((with_it, without))) + dot(without, "without") + dot(with_it, "with")
-        lines.append((claim.key, label, marks))
-    if not lines:
-        return [nodes.paragraph(text="No claim has been tested yet.")]
+    kept = runs.causes(app)
+    keys = [claim.key for claim in chain(*runs.this_build(app).claims.values())]
+    margins = {
+        key: [kept[key][side]["margin"] for side in ("without", "with")]
+        for key in keys
+        if key in kept
+    }
+    found = {key: both for key, both in margins.items() if None not in both}
+    draw_distances(found, {0: HOLLOW, 1: FILLED})
     caption = (
         "What was measured for each claim with its cause (filled) and without it (hollow); of "
         "several comparisons, the one that is nearest to failing. Right of the line it holds."
     )
-    return [chart("Distance of each claim from its bound, by cause", lines, caption)]
+    return [
+        figure(app, docname, "causes", "Distance of each claim from its bound, by cause", caption)
+    ]
 
 
-def place(distance):
-    """Return where a distance from the bound lies in a chart, in per cent of its width."""
-    clipped = min(max(distance, -REACH), REACH)
-    # Linear about the bound, logarithmic far from it.
-    return 50 + 49 * math.copysign(math.log1p(abs(clipped)) / math.log1p(REACH), clipped)
-
-
-def bar(low, high):
-    """Return the HTML of a bar between two distances."""
-    left, right = place(low), place(high)
-    return f'<i class="bar" style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
-
-
-def dot(distance, kind):
-    """Return the HTML of a point at a distance."""
-    return f'<i class="dot {kind}" style="left:{place(distance):.1f}%"></i>'
-
-
-def chart(title, lines, caption):
-    """Return a chart with a line for each claim: its key, what it says, and its marks as HTML."""
-    rows = "".join(
-        f'<li><code>{escape(key)}</code><span class="track" role="img" '
-        f'aria-label="{escape(label, quote=True)}">{marks}</span></li>'
-        for key, label, marks in lines
-    )
-    html = (
-        f'<figure class="d2lpar-chart" aria-label="{escape(title, quote=True)}">'
-        '<p class="scale" aria-hidden="true"><span>fails</span><span>bound</span>'
-        f"<span>holds</span></p><ul>{rows}</ul><figcaption>{escape(caption)}</figcaption></figure>"
-    )
-    return nodes.raw("", html, format="html")
+def draw_distances(found, looks):
+    """Draw a bar over the distances of each claim, and those at some places as points."""
+    use_style()
+    axes = plt.figure(figsize=(5.2, 0.4 + 0.2 * len(found))).add_subplot()
+    for place, distances in enumerate(found.values()):
+        shown = np.clip(distances, -REACH, REACH)
+        axes.plot([min(shown), max(shown)], [place, place], color="gray")
+        for number, look in looks.items():
+            axes.plot(shown[number], place, markersize=6, **look)
+    axes.axvline(0, color="black")
+    axes.set_xscale("asinh", linear_width=0.5)  # Linear about the bound, logarithmic far from it.
+    axes.set_xticks([-REACH, 0, REACH], ["fails", "bound", "holds"])
+    axes.minorticks_off()
+    axes.xaxis.tick_top()
+    axes.set_yticks(range(len(found)), found, fontsize=11)
+    axes.set_ylim(len(found) - 0.4, -0.6)
 
 
 # --- Drawings ---------------------------------------------------------------------------------
@@ -158,11 +146,17 @@ def experiment_figure(app, docname, name):
     }
     use_style()
     plot_findings(panels)
-    image = save(app, docname, name, f"Points for each source: {'; '.join(panels)}.")
-    caption = nodes.caption(
-        text=f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % "
-        "intervals. The claim holds where it is shaded."
+    alt = f"Points for each source: {'; '.join(panels)}."
+    caption = (
+        f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. The "
+        "claim holds where it is shaded."
     )
-    made = nodes.figure("", image, caption, classes=["d2lpar-figure"])
-    made["ids"] = [f"fig-results-{name.lower()}"]
-    return [made]
+    return [figure(app, docname, name, alt, caption)]
+
+
+def figure(app, docname, name, alt, caption):
+    """Save the figure that was drawn last, and return it with its caption."""
+    image = save(app, docname, name, alt)
+    made = nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
+    made["ids"] = [f"fig-{Path(docname).name}-{name.lower()}"]
+    return made

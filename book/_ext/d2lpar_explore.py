@@ -5,7 +5,7 @@ from pathlib import Path
 
 import altair
 import vl_convert
-from d2lpar_runs import executed_cells
+from d2lpar_runs import executed
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
@@ -23,7 +23,7 @@ class PutExplorables(SphinxTransform):
 
     def apply(self):
         """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
-        cells = executed_cells(self.app, self.env.docname)
+        cells = executed(self.app, self.env.docname)["cells"]
         for cell in list(self.document.findall(is_element("cell_code"))):
             outputs = cells[cell["cell_index"]]["outputs"]
             shown = [output["data"] for output in outputs if "data" in output]

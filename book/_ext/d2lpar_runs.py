@@ -5,16 +5,10 @@ import json
 import os
 from pathlib import Path
 
-from d2lpar.book.claims import MIME_TYPE
 from d2lpar.book.originals import EXPERIMENTS
-from d2lpar.book.results import Results, load, outputs_of, page_of, this_run
+from d2lpar.book.results import Results, load, page_of, this_run
 
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
-
-
-def paired_notebook(app, page):
-    """Return where the notebook of a page lies that Colab opens, if the page is one."""
-    return Path(app.srcdir, f"{page}.ipynb")
 
 
 def executed(app, page):
@@ -22,11 +16,6 @@ def executed(app, page):
     # This is where myst-nb leaves the notebooks.
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
     return json.loads(notebook.read_text(encoding="utf-8")) if notebook.exists() else {"cells": []}
-
-
-def executed_cells(app, page):
-    """Return the cells of an executed page, or none if it is no notebook."""
-    return executed(app, page)["cells"]
 
 
 @functools.cache  # Asked for only when all pages have been read.
@@ -43,17 +32,17 @@ def this_build(app):
     return machines(app)[-1]
 
 
-def claims_of(app, page):
-    """Return the claims of an executed page as data, in their order."""
-    return outputs_of(executed(app, page), MIME_TYPE)
+def tested_pages(app):
+    """Return what `make evidence` has kept of each page; nothing before it has run."""
+    file = Path(app.srcdir, "book", "evidence", "causes.json")
+    return json.loads(file.read_text(encoding="utf-8"))["pages"] if file.exists() else {}
 
 
 def causes(app):
-    """Return what `make evidence` has kept; nothing before it has run."""
-    file = Path(app.srcdir, "book", "evidence", "causes.json")
-    if not file.exists():
-        return {"pages": {}}
-    return json.loads(file.read_text(encoding="utf-8"))
+    """Return what it has kept of each claim, by its key."""
+    return {
+        key: found for page in tested_pages(app).values() for key, found in page["claims"].items()
+    }
 
 
 def sources(app, name):

@@ -46,38 +46,24 @@ def verdicts_table(app, docname, _):
     """Return the verdict of each claim on each machine."""
     known = runs.machines(app)
     by_machine = [
-        {name: claim for claim in chain(*results.claims.values()) for name in names_of(claim)}
-        for results in known
+        {claim.key: claim for claim in chain(*results.claims.values())} for results in known
     ]
     rows = []
-    for claim in chain(*known[-1].claims.values()):
-        found = [
-            next((claims[name] for name in names_of(claim) if name in claims), None)
-            for claims in by_machine
-        ]
-        cells = (
-            verdict(c.verdict, short(c.verdict)) if c else [nodes.Text("not there then")]
-            for c in found
-        )
-        rows.append(([with_code(claim.text)], *([cell] for cell in cells)))
+    for key, claim in by_machine[-1].items():
+        found = (claims.get(key) for claims in by_machine)
+        cells = ([verdict(c.verdict, short(c.verdict))] if c else "not there then" for c in found)
+        rows.append(([with_code(claim.text)], *cells))
     return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
-
-
-def names_of(claim):
-    """Return what a claim is known by: its key, or, in files of before 0.2, its sentence."""
-    return [name for name in (claim.key, claim.sentence) if name]
 
 
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    pages, rows = runs.causes(app)["pages"].values(), []
-    kept = {key: found for page in pages for key, found in page["claims"].items()}
+    pages, kept, rows = runs.tested_pages(app).values(), runs.causes(app), []
     for claim in chain(*runs.this_build(app).claims.values()):
         found = kept.get(claim.key, {})
         with_it, without = (tested(found.get(side)) for side in ("with", "without"))
-        taken = [[nodes.Text(found.get("takes_away", ""))]]
         sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
-        rows.append((sentence, with_it, taken, without))
+        rows.append((sentence, with_it, found.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
     return [
         nodes.paragraph(text=f"Tested on {tested_on(pages) or 'no machine yet'}."),
@@ -98,7 +84,7 @@ def tested_on(pages):
 def tested(side):
     """Return the cell of a claim that was tested, with its cause or without."""
     if not side:
-        return [[nodes.Text("not tested yet")]]
+        return "not tested yet"
     words = verdict(side["verdict"], short(side["verdict"]))
     if side["needs"]:
         words.append(nodes.Text(f": needs {side['needs']}"))
@@ -109,7 +95,7 @@ def tested(side):
 
 def conditions_table(app, docname, _):
     """Return the table of what whole pages showed on one core, on one device, without a GPU."""
-    kept, rows = runs.causes(app)["pages"], []
+    kept, rows = runs.tested_pages(app), []
     for page in runs.this_build(app).claims:
         name = page.removeprefix("book/")
         for condition, found in kept.get(name, {"conditions": {}})["conditions"].items():
@@ -117,8 +103,6 @@ def conditions_table(app, docname, _):
             exercises = Counter(found["exercises"].values())
             counts = map(in_words, (claims, exercises))
             rows.append(row(app.env.titles[page].astext(), condition, *counts))
-    if not rows:
-        return [nodes.paragraph(text="No page has been tested yet.")]
     return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows)]
 
 
@@ -181,24 +165,12 @@ def experiment_table(app, docname, name):
         for source, measured in found.items():
             noted = Noted(measured)
             predicate = compare(noted)
+            ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
             times = (f"{row} {value_of(measured[row])}" for row in dict.fromkeys(noted.asked))
-            rows.append(
-                (
-                    [[nodes.Text(source)]],
-                    [supports(predicate)],
-                    [[nodes.Text(ratio_of(predicate))]],
-                    [[nodes.Text(", ".join(times))]],
-                )
-            )
+            rows.append((source, [supports(predicate)], ratio, ", ".join(times)))
         content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
     return folded("The numbers behind it", *content)
-
-
-def ratio_of(predicate):
-    """Return the ratio that was compared, if it is one."""
-    quantity = predicate.quantity
-    return "" if quantity.unit else value_of(quantity)
 
 
 def value_of(quantity):
@@ -223,7 +195,7 @@ def summary_table(app, docname, _):
             editions = [sign(s, p) for s, p in signs.items() if s in experiment.editions]
             machines = [sign(s, p) for s, p in signs.items() if s not in experiment.editions]
             claim = f"{experiment.title.split(',')[0]}: {claimed} ({name})"
-            rows.append(([[nodes.Text(claim)]], [editions], [machines]))
+            rows.append((claim, [editions], [machines]))
     header = ("What the editions claim", "Editions", "Machines")
     legend = [
         node
@@ -255,7 +227,7 @@ def verdict(key, word):
 
 def row(name, *values):
     """Return a row of a table whose first cell is a heading."""
-    return ([[nodes.strong("", name)]], *([[nodes.Text(value)]] for value in values))
+    return ([[nodes.strong("", name)]], *values)
 
 
 def with_code(text):
@@ -265,19 +237,22 @@ def with_code(text):
 
 
 def table(name, header, rows):
-    """Return a docutils table; a row has cells, a cell paragraphs, a paragraph inline nodes.
+    """Return a docutils table, whose name is for the style sheet.
 
-    The style sheet knows it by its name.
+    A row has cells; a cell is a text, or has paragraphs, and a paragraph has inline nodes.
     """
 
+    def entry(cell):
+        paragraphs = [[nodes.Text(cell)]] if isinstance(cell, str) else cell
+        return nodes.entry("", *(nodes.paragraph("", "", *inline) for inline in paragraphs))
+
     def line(cells):
-        paragraphs = ([nodes.paragraph("", "", *inline) for inline in cell] for cell in cells)
-        return nodes.row("", *(nodes.entry("", *cell) for cell in paragraphs))
+        return nodes.row("", *map(entry, cells))
 
     columns = len(header or rows[0])
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
     if header:
-        group += nodes.thead("", line([[[nodes.Text(title)]] for title in header]))
+        group += nodes.thead("", line(header))
     group += nodes.tbody("", *map(line, rows))
     return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-{name}"])
 
