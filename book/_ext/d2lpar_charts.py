@@ -33,11 +33,8 @@ def verdicts_chart(app, docname, _):
         "What this build measured for each claim: the median, and a bar for its interval. A claim "
         "holds if nothing of its bar lies left of the line."
     )
-    return [
-        figure(
-            app, docname, "verdicts", "Distance of each claim of this build from its bound", caption
-        )
-    ]
+    alt = "Distance of each claim of this build from its bound"
+    return figure(app, docname, "verdicts", alt, caption)
 
 
 def interval_from_bound(predicate):
@@ -62,13 +59,13 @@ def causes_chart(app, docname, _):
         "What was measured for each claim with its cause (filled) and without it (hollow); of "
         "several comparisons, the one that is nearest to failing. Right of the line it holds."
     )
-    return [
-        figure(app, docname, "causes", "Distance of each claim from its bound, by cause", caption)
-    ]
+    return figure(
+        app, docname, "causes", "Distance of each claim from its bound, by cause", caption
+    )
 
 
 def draw_distances(found, looks):
-    """Draw a bar over the distances of each claim, and those at some places as points."""
+    """Draw a bar over the distances of each claim, and a point for each that has a look."""
     use_style()
     axes = plt.figure(figsize=(5.2, 0.4 + 0.2 * len(found))).add_subplot()
     for place, distances in enumerate(found.values()):
@@ -151,7 +148,7 @@ def experiment_figure(app, docname, name):
         f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. The "
         "claim holds where it is shaded."
     )
-    return [figure(app, docname, name, alt, caption)]
+    return figure(app, docname, name, alt, caption)
 
 
 def figure(app, docname, name, alt, caption):
@@ -159,4 +156,4 @@ def figure(app, docname, name, alt, caption):
     image = save(app, docname, name, alt)
     made = nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
     made["ids"] = [f"fig-{Path(docname).name}-{name.lower()}"]
-    return made
+    return [made]
