@@ -206,6 +206,7 @@ def test_one_slow_operator_can_outweigh_a_chain():
 def test_what_takes_no_time_is_left_out_at_both_ends_but_not_between():
     graph = nx.path_graph(5, create_using=nx.DiGraph)
     assert critical_path(graph, {1: 1.0, 3: 1.0}) == [1, 2, 3]
+    assert critical_path(nx.DiGraph([(0, 1), (2, 3)]), {0: 5, 1: 1, 3: 2}) == [0, 1]
 
 
 @pytest.mark.parametrize("graph", [nx.DiGraph(), nx.path_graph(3, create_using=nx.DiGraph)])
