@@ -149,3 +149,14 @@ def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where,
         write_whole(old, "new")
     assert old.read_text() == "old"
     assert os.listdir(old.parent) == [old.name]
+
+
+def test_an_interrupt_just_when_the_new_file_is_whole_stays_an_interrupt(old, monkeypatch):
+    def replace_and_stop(*paths, replaced=os.replace):
+        replaced(*paths)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(old, "new")
+    assert old.read_text() == "new"

@@ -200,6 +200,7 @@ def summary_table(app, docname, _):
     legend = [
         node
         for key, word in SUPPORTS.items()
+        if key != "seen"  # It looks as what holds.
         for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(f" {word}  "))
     ]
     key = nodes.paragraph("", "", *legend, classes=["d2lpar-legend"])
