@@ -155,7 +155,7 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
 
 def all_held(row: Mapping[str, str]) -> bool:
     """Say whether no claim of a run failed or was left undecided."""
-    return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "untestable"}
+    return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "seen", "untestable"}
 
 
 def how_often(runs: Mapping[str, list[Mapping]], key: str) -> str:
@@ -166,7 +166,7 @@ def how_often(runs: Mapping[str, list[Mapping]], key: str) -> str:
         return "not testable" if made else "-"
     verdicts = Counter(verdict for verdict, _ in made)
     others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
-    parts = [f"{verdicts['holds']} of {len(tested)}"]
+    parts = [f"{verdicts['holds'] + verdicts['seen']} of {len(tested)}"]
     parts += [f"{count} {what}" for what, count in others.items() if count]
     if len(tested) > 1:
         parts.append(sigmas(tested))

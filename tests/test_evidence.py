@@ -17,7 +17,7 @@ from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from pages import notebook_showing, write_page
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, notebooks
 
-from d2lpar import Quantity
+from d2lpar import Quantity, once
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
 
@@ -95,8 +95,9 @@ def made(key, verdict):
     """Return a claim with a verdict, as a notebook shows it."""
     if verdict == "untestable":
         return Claim("A claim.", needs="a GPU", key=key).as_dict()
-    samples = {"holds": [2] * 9, "fails": [0] * 9, "inconclusive": [0, 2] * 5}[verdict]
-    return Claim("A claim.", (Quantity("ratio", samples) > 1,), key=key).as_dict()
+    samples = {"holds": [2] * 9, "fails": [0] * 9, "inconclusive": [0, 2] * 5}
+    ratio = once("ratio", 2) if verdict == "seen" else Quantity("ratio", samples[verdict])
+    return Claim("A claim.", (ratio > 1,), key=key).as_dict()
 
 
 @pytest.fixture
@@ -214,7 +215,13 @@ def test_of_a_few_samples_there_is_no_margin_which_json_could_not_say():
 # --- What is a defect -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("verdict", ["holds", "inconclusive", "untestable"])
+def test_what_was_seen_once_with_its_cause_is_as_it_should_be(book):
+    book.odd = {("built", "early"): ["seen"]}
+    assert book.gather("one") == []
+    assert book.pages["one"]["claims"]["early"]["with"]["tries"] == 1
+
+
+@pytest.mark.parametrize("verdict", ["holds", "seen", "inconclusive", "untestable"])
 def test_a_claim_that_survives_without_its_cause_is_tried_three_times_and_named(book, verdict):
     book.odd = {("asynchronous dispatch", "early"): [verdict] * 4}
     (wrong,) = book.gather("one")

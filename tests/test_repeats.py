@@ -68,7 +68,7 @@ def test_the_rates_of_pages_are_multiplied_as_they_were_never_one_build():
         run("one", "holds", "holds"),
         run("two", "inconclusive"),
         run("one", "fails", "holds"),
-        run("one", "holds", "holds", date="2026-11-23"),
+        run("one", "holds", "seen", date="2026-11-23"),
     ]
     total = "2026-11-21 to 2026-11-23 | `c1` | 2 to 4 | 38% |"  # 3/4 of 1/2.
     assert f"| LOAD=2 CORES=2 | {total}" in report(runs, list(BOOK))
@@ -83,7 +83,7 @@ def test_each_condition_has_a_column_that_says_how_often_a_claim_held_where_it_w
         run("one", "inconclusive 1", "holds 2"),
         run("one", "fails 1", "untestable"),
     ]
-    idle = [run("one", "holds 1", "untestable", load="0", devices="8") for _ in range(2)]
+    idle = [run("one", f"{v} 1", "untestable", load="0", devices="8") for v in ("holds", "seen")]
     text = report([*idle, *busy], ["one"])
     assert "| Claim | LOAD=0 CORES=2 DEVICES=8 | LOAD=2 CORES=2 |" in text
     assert "| `a` | 2 of 2, exact | 1 of 3, 1 undecided, 1 failed, exact |" in text
