@@ -86,6 +86,8 @@ if TYPE_CHECKING:
     from d2lpar._watch import Watched as Watched, watch as watch
     from d2lpar._workers import Workers as Workers
 
+    __version__: str
+
 _MODULES = {
     "_cores": "Control free_cores usable_cores",
     "_devices": "cpu device_name gpu num_gpus try_all_gpus try_gpu two_devices use_cpu_devices",
@@ -142,19 +144,21 @@ _OLD_MODULES = [
 _RENAMED |= dict.fromkeys(_OLD_MODULES, "private; what it had are names of d2lpar itself")
 
 
-def __getattr__(name: str) -> Any:
-    if name in _MODULE_OF:
-        module = importlib.import_module(f"d2lpar.{_MODULE_OF[name]}")
-        found = globals()[name] = getattr(module, name)  # The next time it is simply there.
-        return found
-    if name == "__version__":
-        from importlib.metadata import version
+if not TYPE_CHECKING:  # To whom any name would be one of d2lpar.
 
-        return version("d2lpar")
-    if name in _RENAMED:
-        # From an AttributeError, `from d2lpar import ...` would make an error without the new name.
-        raise ImportError(_renaming(name), name=name)
-    raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _MODULE_OF:
+            module = importlib.import_module(f"d2lpar.{_MODULE_OF[name]}")
+            found = globals()[name] = getattr(module, name)  # The next time it is simply there.
+            return found
+        if name == "__version__":
+            from importlib.metadata import version
+
+            return version("d2lpar")
+        if name in _RENAMED:
+            # `from d2lpar import` would make of an AttributeError one without the new name.
+            raise ImportError(_renaming(name), name=name)
+        raise AttributeError(f"module 'd2lpar' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -143,10 +143,10 @@ class Workers(RenamedAttributes):
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
         self._lock = threading.Lock()
-        # Also at the end of this process, and when nobody has the object any more.
-        self.close = weakref.finalize(self, _end, self._workers, os.getpid())
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
         for tries_left in reversed(range(1 if port else 3)):
+            # Also at the end of this process, and when nobody has the object any more; once.
+            self.close = weakref.finalize(self, _end, self._workers, os.getpid())
             address = f"127.0.0.1:{port or _free_port()}"
             try:
                 for number in range(count):
@@ -154,15 +154,13 @@ class Workers(RenamedAttributes):
                     self._workers.append(_Worker.start(number, settings | own))
                 self._check(self._collect(timeout), "start")
                 return
-            except WorkerError as error:
-                # Between asking for a free port and listening there, another may have taken it.
-                if not (tries_left and _TAKEN.search(str(error))):
-                    self.close()
-                    raise
-                _end(self._workers, os.getpid())
-            except BaseException:
+            except BaseException as error:
                 self.close()
-                raise
+                # Between asking for a free port and listening there, another may have taken it.
+                if not (
+                    tries_left and isinstance(error, WorkerError) and _TAKEN.search(str(error))
+                ):
+                    raise
 
     def run(
         self,

@@ -18,6 +18,7 @@ from d2lpar import (
 )
 from d2lpar._devices import this_machine
 from d2lpar._errors import DeviceError
+from d2lpar._format import plural
 
 # --- Devices ------------------------------------------------------------------------------------
 
@@ -40,7 +41,7 @@ def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
     with pytest.raises(DeviceError) as caught:
         gpu(n)
     assert str(caught.value) == (
-        f"gpu({n}) was asked for, but JAX sees {n} GPU device{'s' * (n != 1)}. "
+        f"gpu({n}) was asked for, but JAX sees {plural(n, 'GPU device')}. "
         "Use d2lpar.try_gpu(), which falls back to the CPU."
     )
 
@@ -50,7 +51,7 @@ def test_a_cpu_index_out_of_range_is_an_error_with_a_way_out():
     with pytest.raises(DeviceError) as caught:
         cpu(n)
     assert str(caught.value) == (
-        f"cpu({n}) was asked for, but JAX sees {n} CPU device{'s' * (n != 1)}. "
+        f"cpu({n}) was asked for, but JAX sees {plural(n, 'CPU device')}. "
         f"Call d2lpar.use_cpu_devices({n + 1}) before anything else of JAX."
     )
 
@@ -60,8 +61,8 @@ def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
     with pytest.raises(DeviceError) as caught:
         use_cpu_devices(n + 1)
     assert str(caught.value) == (
-        f"use_cpu_devices({n + 1}) came too late: JAX has already started with {n} CPU "
-        f"device{'s' * (n > 1)}. Restart Python (in a notebook: the kernel) and call it before "
+        f"use_cpu_devices({n + 1}) came too late: JAX has already started with "
+        f"{plural(n, 'CPU device')}. Restart Python (in a notebook: the kernel) and call it before "
         f"anything else of JAX, or set the environment variable JAX_NUM_CPU_DEVICES={n + 1}."
     )
 

@@ -210,6 +210,8 @@ def test_a_free_port_that_somebody_else_took_meanwhile_is_no_failure(monkeypatch
         monkeypatch.setattr(_workers, "_free_port", lambda: next(ports))
         with Workers(1) as workers:
             assert workers.run(number) == [0]
+            (pid,) = workers.run(os.getpid)
+    assert not psutil.pid_exists(pid)
 
 
 def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
