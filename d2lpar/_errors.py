@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from numbers import Integral
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -167,8 +167,12 @@ class RenamedAttributes:
 
     OLD_NAMES: ClassVar[dict[str, str]] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        own = type(self).__name__
-        if name in self.OLD_NAMES:
-            raise AttributeError(f"{own}.{name} is {own}.{self.OLD_NAMES[name]} since d2lpar 0.3.")
-        raise AttributeError(f"{own!r} object has no attribute {name!r}", name=name, obj=self)
+    if not TYPE_CHECKING:  # To whom any name would be an attribute.
+
+        def __getattr__(self, name: str) -> Any:
+            own = type(self).__name__
+            if name in self.OLD_NAMES:
+                raise AttributeError(
+                    f"{own}.{name} is {own}.{self.OLD_NAMES[name]} since d2lpar 0.3."
+                )
+            raise AttributeError(f"{own!r} object has no attribute {name!r}", name=name, obj=self)

@@ -70,7 +70,7 @@ def test_a_value_has_its_small_print_on_a_line_of_its_own():
     assert cells_of(html)[1] == ["a", "1 <s\n0.9 to 1.1"]
 
 
-def test_python_and_devices_have_the_colours_of_the_figures():
+def test_python_and_devices_have_the_colors_of_the_figures():
     assert COLORS["host"] == HOST
     assert COLORS["device"] == DEVICE
 

@@ -52,7 +52,7 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
     assert sorted(legend(axes)) == ["a", "straight"]
 
 
-def test_nodes_are_drawn_in_the_colour_of_their_device_and_the_legend_names_each():
+def test_nodes_are_drawn_in_the_color_of_their_device_and_the_legend_names_each():
     def program(x):
         return x + 1, jax.device_put(x * 2, cpu(1)) + 1
 
@@ -191,7 +191,7 @@ def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
     assert "<svg" in svg(axes)
 
 
-def test_a_device_and_its_copy_engine_have_the_same_colour_and_the_next_device_another():
+def test_a_device_and_its_copy_engine_have_the_same_color_and_the_next_device_another():
     assert _plot.device_color("GPU 1 to host") == _plot.device_color("GPU 1")
     names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
     assert len({_plot.device_color(name) for name in names}) == len(names)

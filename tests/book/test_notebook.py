@@ -44,7 +44,7 @@ def contrast_with_white(color):
 
 
 @pytest.mark.parametrize("verdict", VERDICT_COLORS)
-def test_white_on_the_colour_of_a_verdict_is_legible(verdict):
+def test_white_on_the_color_of_a_verdict_is_legible(verdict):
     assert contrast_with_white(VERDICT_COLORS[verdict]) >= 4.5
 
 
