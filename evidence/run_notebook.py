@@ -83,14 +83,14 @@ jax.jit = lambda function, **options: Waiting(jit(function, **options))
 jax.device_put = Waiting(jax.device_put)
 """,
 )
-# Enough to see that a page runs, where no claim has to be decided: at most nine rounds, and one
+# Enough to see that a page runs, where no claim has to be decided: at most three rounds, and one
 # look, since the time is up at once.
 FEW_ROUNDS = """
 import d2lpar
 
 def in_few_rounds(function):
-    def call(*args, repeats=9, max_seconds=None, **options):
-        return function(*args, repeats=min(repeats, 9), max_seconds=1e-9, **options)
+    def call(*args, repeats=3, max_seconds=None, **options):
+        return function(*args, repeats=min(repeats, 3), max_seconds=1e-9, **options)
     return call
 
 d2lpar.compare, d2lpar.measure = map(in_few_rounds, (d2lpar.compare, d2lpar.measure))
