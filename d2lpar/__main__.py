@@ -194,9 +194,6 @@ class Report:
 
         if self._fail_over is None:
             return False
-        if why := watched.cannot_judge():
-            self._print(f"\nIt cannot be judged: {why}")
-            return True
         if watched.judged_seconds < watched.TOO_SHORT:
             self._print("\nToo short to judge: less than two seconds came after the start.")
             return False
@@ -206,7 +203,9 @@ class Report:
                 f"\nMore than {self._fail_over:.0%}: {found.place} {KINDS[found.kind][0]}, which "
                 f"costs {watched.loss(found):.1%} of the time."
             )
-        return bool(too_much)
+        if not watched.observed_seconds:
+            self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
+        return bool(too_much) or not watched.observed_seconds
 
     def _print(self, text: str) -> None:
         with suppress(OSError, AttributeError):

@@ -46,7 +46,7 @@ class Place:
     """A line of code that somebody wrote.
 
     Attributes:
-        file: Its path, or what a notebook calls its cell.
+        file: Its path; of a notebook, its cell, such as `In [3]`.
         line: From 1.
         code: What is on it.
     """
@@ -56,9 +56,8 @@ class Place:
     code: str
 
     def __str__(self) -> str:
-        if cell := _cell_of(self.file):
-            return f"{cell}, line {self.line}"
-        return f"{self.file}:{self.line}"
+        is_cell = self.file.startswith("In [") or self.file == "a cell"
+        return f"{self.file}{', line ' if is_cell else ':'}{self.line}"
 
 
 class Site(NamedTuple):
@@ -267,7 +266,7 @@ def _source_of(file: str, line: int) -> str:
 def _cell_of(file: str) -> str:
     """Return how a notebook calls the cell with this file, or ""."""
     if file.startswith("<timed ") and (shell := _shell()):
-        return f"In [{shell.execution_count}]"
+        return f"In [{len(shell.history_manager.input_hist_raw) - 1}]"
     if "ipykernel_" not in file and not file.startswith("<ipython"):
         return ""
     names = getattr(getattr(_shell(), "compile", None), "_filename_map", {})
@@ -282,7 +281,7 @@ def _shell() -> object | None:
 @functools.lru_cache(maxsize=4096)
 def _place(site: Site) -> Place:
     file, line = site.code.co_filename, _position(site)[0] or site.code.co_firstlineno
-    return Place(file, line, _source_of(file, line).strip())
+    return Place(_cell_of(file) or file, line, _source_of(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)

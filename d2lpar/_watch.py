@@ -17,7 +17,7 @@ import threading
 import time
 import weakref
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
@@ -77,7 +77,7 @@ KINDS = {
     "check": (
         "waits while JAX checks the results",
         "Switch jax_debug_nans or jax_debug_infs off when it has found what it was to find.",
-        "https://docs.jax.dev/en/latest/debugging/flags.html",
+        f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
         "waits inside a call for the device",
@@ -182,12 +182,6 @@ class Watched:
             for found in self.findings
             if self.loss(found) and found.surely_lost / self.judged_seconds > over
         ]
-
-    def cannot_judge(self) -> str:
-        """Return why a program of some length cannot be judged, or ""."""
-        if self.judged_seconds < self.TOO_SHORT or self.observed_seconds:
-            return ""
-        return "It was not seen what the devices did" + "".join(f": {n}" for n in self.notes[:1])
 
     def advice(self, finding: Finding) -> str:
         """Return what to do about a finding, in a sentence; nothing where it loses nothing."""
@@ -341,14 +335,14 @@ class _Compiled(NamedTuple):
     Attributes:
         callers: The positions in the code that led there, the user's own line first.
         library: Whether a library's code is between that line and JAX.
-        moves: How often the thread had been seen to move on until then.
+        moved: Whether the thread was seen elsewhere since it compiled the one before.
     """
 
     thread: int
     name: str
     callers: tuple[Site, ...]
     library: bool
-    moves: int
+    moved: bool
     arguments: tuple | None
     function: Any
     began: float
@@ -374,13 +368,13 @@ class Watcher:
         self.windows = Windows()
         self.compiled: list[_Compiled] = []
         self.outside: Counter[tuple[str, Site, str]] = Counter()
-        self.callers: dict[tuple[str, Site], Counter[Site]] = defaultdict(Counter)
-        self.times: Counter[tuple[str, Site]] = Counter()
+        self.callers: dict[Site, Counter[Site]] = defaultdict(Counter)
+        self.times: Counter[Site] = Counter()
         self.after = after
         self._interval, self._on_look = interval, on_look
         self._last: dict[int, tuple[tuple[int, int], Sight | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
-        self._moves: Counter[int] = Counter()
+        self._moved: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
         self._parts: dict[int, dict[str, Any]] = defaultdict(dict)
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="d2lpar.watch", daemon=True)
@@ -445,16 +439,16 @@ class Watcher:
             sight = old[1] if rests else sight_of(frame)
             last[ident] = top, sight, used
             if sight and not (old and old[1] and old[1].site == sight.site):
-                name = named[ident].name if ident in named else "a thread of XLA"
-                self.times[name, sight.site] += 1
+                self.times[sight.site] += 1
             if old and old[1]:
                 spent = (used or 0.0) - (old[2] or 0.0)
                 moved = sight is None or sight.at != old[1].at or spent > 2e-5
                 works = moved if used is None else spent > 0.2 * seconds
                 name = named[ident].name if ident in named else "a thread of XLA"
                 threads[ident] = name, old[1], moved, works
-                self._moves[ident] += sight is None or sight.site != old[1].site
-                self.callers[name, old[1].site].update(old[1].callers[:1])
+                if sight is None or sight.site != old[1].site:
+                    self._moved[ident].append(now)
+                self.callers[old[1].site].update(old[1].callers[:1])
                 if window is None:
                     self.outside[name, old[1].site, old[1].doing] += seconds
         self.watched.looks += 1
@@ -492,6 +486,7 @@ class Watcher:
         if event.endswith("backend_compile_duration"):
             del self._parts[ident]
             took = sum(value for key, value in parts.items() if key.startswith("/jax"))
+            last = next((c.over for c in reversed(self.compiled) if c.thread == ident), 0.0)
             if mine:
                 self.compiled.append(
                     _Compiled(
@@ -499,7 +494,8 @@ class Watcher:
                         name,
                         tuple(mine),
                         "library" in inner,
-                        self._moves[ident],
+                        # While JAX traces, it is in the function itself.
+                        any(last < at < now - took for at in list(self._moved[ident])),
                         parts.get("arguments"),
                         parts.get("function"),
                         now - took,
@@ -623,7 +619,9 @@ class _Account:
                     previous = window.over
                     for device, seconds in of_devices.items():
                         idle[device][number] = seconds / seen
-        if not any(busy for _, busy, _ in self._windows) and any(c for *_, c in self._windows):
+        if not any(busy for _, busy, _ in self._windows) and (
+            sum(len(calls) for *_, calls in self._windows) > 20
+        ):
             watched.observed_seconds, weights = 0.0, {}  # Whatever it recorded, it was not that.
         watched.devices, watched.findings = {}, []
         if weights:
@@ -651,8 +649,13 @@ class _Account:
         feeder = self._feeder(looks, calls)
         whole = sum(look.end - look.start for look in looks)
         idle = dict.fromkeys(self._devices, 0.0)
-        for look in looks:
+        # The system tells how long a process has used its cores every few milliseconds.
+        around = [looks[max(n - 4, 0) : n + 5] for n in range(len(looks))]
+        for look, near in zip(looks, around, strict=True):
             seconds = look.end - look.start
+            others = sum(x.others * (x.end - x.start) for x in near) / (
+                near[-1].end - near[0].start
+            )
             called_back = any(sight.doing == "callback" for _, sight, *_ in look.threads.values())
             called = _overlap(calls, look.start - 5e-5, look.start + 5e-5) > 0
             seen_to_work = any(_overlap(s, look.start, look.end) for s in busy.values())
@@ -662,7 +665,7 @@ class _Account:
                 rest = seconds - _overlap(spans, look.start, look.end)
                 if called_back:
                     rest = seconds
-                elif not seen_to_work and _is_unseen(look, spans):
+                elif not seen_to_work and _is_unseen(look, others, spans):
                     rest = 0.0
                 idle[device] += rest
                 if device == self._devices[0]:
@@ -671,7 +674,7 @@ class _Account:
                 kind = _kind(sight, not moved or not used, lost > 0.5 * seconds, called)
                 if any(a <= look.start < b for a, b in self._compiling[ident]):
                     kind = "compiles"  # While JAX traces, the lines of the function itself run.
-                key = name, sight.site.place
+                key = "a callback" if kind == "callback" else name, sight.site.place
                 if kind == "compiles":
                     continue  # Its time is known from the events.
                 self._kinds[key][kind] += seconds / whole
@@ -731,7 +734,7 @@ class _Account:
             sites = self._sites[key]
             callers = Counter()
             for site in sites:
-                for caller, looks in watcher.callers[name, site].items():
+                for caller, looks in watcher.callers[site].items():
                     if caller.place != place:  # As that of a comprehension is.
                         callers[str(caller.place)] += looks
             yield Finding(
@@ -740,7 +743,7 @@ class _Account:
                 sites.most_common(1)[0][0].operation,
                 name,
                 share * after,
-                max(sum(watcher.times[name, site] for site in sites), 1),
+                max(sum(watcher.times[site] for site in sites), 1),
                 lost * after,
                 max(lost - error, 0.0) * after,
                 dict(callers),
@@ -807,19 +810,21 @@ def _kind(sight: Sight, waits: bool, idle: bool, called: bool) -> str:
     return "perhaps dispatch" if sight.doing in ("library", "call") else "device idle"
 
 
-def _is_unseen(look: _Look, busy: Spans) -> bool:
+def _is_unseen(look: _Look, others: float, busy: Spans) -> bool:
     """Return whether a device works on something that began before a window or ends after it.
 
-    That leaves no event, so there may be work before the first one and after the last.
+    That leaves no event, so there may be work before the first one and after the last, but for
+    those that take no time.
     """
-    if busy and busy[0][0] < look.end and look.start < busy[-1][1]:
+    seen = [span for span in busy if span[1] - span[0] > 1e-4]
+    if seen and seen[0][0] < look.end and look.start < seen[-1][1]:
         return False
     waits = any(
         not moved
         and (sight.doing in _FOR_A_DEVICE or (sight.doing == "call" and reads(sight.deepest)))
         for _, sight, moved, _ in look.threads.values()
     )
-    return waits or look.others > 0.2
+    return waits or others > 0.5
 
 
 def _overlap(spans: Spans, start: float, end: float) -> float:
@@ -870,22 +875,23 @@ def _is_another_pass(compiled: list[_Compiled], before: int, number: int) -> boo
         return True
     # A library, or a comprehension, may compile several in one pass.
     several = one.library or any(site.in_comprehension() for site in one.callers)
-    return not several or one.moves > old.moves
+    return not several or one.moved
 
 
 def _why(compiled: list[tuple[bool, _Compiled]]) -> str:
     """Return what was compiled again at a line, and what had changed, as far as it was seen."""
-    took = Counter()
-    for is_again, one in compiled:
-        # A program with arguments rather than what makes an array of some shape for it.
-        has_arguments = bool(one.arguments and one.arguments[0])
-        took[has_arguments, one.name] += is_again * (one.over - one.began)
-    _, name = max((key for key in took if took[key]), key=lambda key: (key[0], took[key]))
-    *_, old, new = [one for _, one in compiled if one.name == name]
-    times = 1 + sum(is_again and one.name == name for is_again, one in compiled)
-    what = f"{name.removeprefix('jit(').removesuffix(')')} was compiled {times} times"
-    changed = "; ".join(_changes(old, new))
-    return f"{what}, last for {changed}." if changed else f"{what}; why was not seen."
+    told = []
+    for name in {one.name for is_again, one in compiled if is_again}:
+        *_, old, new = (one for _, one in compiled if one.name == name)
+        again = [one for is_again, one in compiled if is_again and one.name == name]
+        what = f"{name.removeprefix('jit(').removesuffix(')')} was compiled {1 + len(again)} times"
+        changed = "; ".join(_changes(old, new))
+        # What only makes an array of some shape, for the program that it is for, comes second.
+        given = [one.arguments and one.arguments[0] for one in (old, new)]
+        took = sum(one.over - one.began for one in again)
+        why = f", last for {changed}." if changed else "; why was not seen."
+        told.append((given[0] != given[1], took, what + why))
+    return max(told)[-1]
 
 
 def _changes(old: _Compiled, new: _Compiled) -> Iterator[str]:

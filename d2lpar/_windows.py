@@ -7,6 +7,7 @@ window opened, or still is when it closes, leaves no event; there the processor 
 threads tells whether a CPU device was computing.
 """
 
+import itertools
 import re
 import sys
 import threading
@@ -22,7 +23,6 @@ from typing import Any
 Spans = list[tuple[float, float]]
 
 _OPENED = "d2lpar.watch"
-_NAME_ON_0_7 = "tensorflow.python.profiler.trace"
 
 
 @dataclass
@@ -44,6 +44,7 @@ class Window:
     def read(self) -> tuple[dict[str, Spans], Spans]:
         """Return when each device was busy, and when Python was in a call that dispatches."""
         busy, calls, opened = defaultdict(list), [], None
+        operators, ends = defaultdict(list), defaultdict(list)
         with warnings.catch_warnings():
             # Python 3.13 deprecates how these types were built.
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -59,15 +60,44 @@ class Window:
                         name = event.name
                         if name.startswith(("PjitFunction", "DevicePut")):
                             calls.append(_span(event))
+                        elif name.startswith("end: "):
+                            ends[name[5:]].append(event.start_ns / 1e9)
                         elif name == _OPENED:
                             opened = event.start_ns / 1e9
-                        elif not name.startswith(("end: ", "ThreadpoolListener")):
+                        elif not name.startswith("ThreadpoolListener"):
                             ordinal = dict(event.stats).get("device_ordinal")
                             if ordinal is not None:
-                                busy[f"CPU {ordinal}"].append(_span(event))
-        offset = self.began - (opened or 0.0)
+                                operators[name].append((*_span(event), f"CPU {ordinal}"))
+        if opened is None:
+            return {}, []
+        closed = opened + self.over - self.began
+        for name, spans in operators.items():
+            for start, end, device in _with_ends(spans, ends[name], opened, closed):
+                busy[device].append((start, end))
+        offset = self.began - opened
         known = {device: _merged(spans, offset) for device, spans in busy.items()}
-        return (known, _merged(calls, offset)) if opened else ({}, [])
+        return known, _merged(calls, offset)
+
+
+def _with_ends(
+    spans: list[tuple[float, float, str]], ends: list[float], opened: float, closed: float
+) -> Iterator[tuple[float, float, str]]:
+    """Yield the operators of one name, as long as they took.
+
+    The event of an operator that is computed in pieces ends when these are handed to other threads,
+    and another one, "end:", says when all of them were done.
+    """
+    waiting: list[tuple[float, float, str]] = []
+    for start, end, device in sorted([*spans, *((at, at, "") for at in ends)]):
+        if device:
+            waiting.append((start, end, device))
+        elif waiting:
+            start, _, device = waiting.pop(0)
+            yield start, end, device
+        elif len({device for *_, device in spans}) == 1:
+            yield opened, end, spans[0][2]  # It was under way when the window was opened.
+    # Likewise when it was closed, if those of this name have an end.
+    yield from ((a, closed if ends else b, device) for a, b, device in waiting)
 
 
 def _span(event: Any) -> tuple[float, float]:
@@ -144,15 +174,15 @@ class Windows:
                 if abs(sys.getswitchinterval() - mine) < 1e-9:
                     sys.setswitchinterval(before)
                 closing = time.perf_counter()
-                with _as_if_quiet():
+                with _without_tensorflow():
                     data = session.stop()
             window.data = data
             self.closed.append(window)
             # Closing takes as long as there are events, thousands in some programs.
             cost = time.perf_counter() - closing
-            self._length = min(max(self._length * 2e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
+            self._length = min(max(self._length * 8e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
             many = len(self.closed) >= self.MANY
-            pause = max(0.15, 0.05 * (window.over - self._began), (20 if many else 5) * cost)
+            pause = max(0.15, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
             self._due = time.perf_counter() + pause
 
     def _opened(self) -> Any:
@@ -161,7 +191,7 @@ class Windows:
             profiler = self._take_over()
             options = profiler.ProfileOptions()
             options.python_tracer_level = 0
-            with _as_if_quiet():
+            with _without_tensorflow():
                 return self._original(options)
         except Exception as error:
             self.why_none = f"JAX's profiler could not be opened ({error})"
@@ -192,13 +222,15 @@ class Windows:
 
 
 @contextmanager
-def _as_if_quiet() -> Iterator[None]:
-    """Keep JAX 0.7 from complaining on standard error that TensorFlow is not installed."""
-    if sys.modules["jax"].__version_info__ >= (0, 8) or "tensorflow" in sys.modules:
-        yield
-        return
-    sys.modules[_NAME_ON_0_7] = types.ModuleType(_NAME_ON_0_7)
+def _without_tensorflow() -> Iterator[None]:
+    """Keep the profiler of JAX 0.7 from importing TensorFlow, or complaining that it cannot."""
+    names = []
+    if sys.modules["jax"].__version_info__ < (0, 8) and "tensorflow" not in sys.modules:
+        names = ["tensorflow", *itertools.accumulate(["tensorflow.python", ".profiler", ".trace"])]
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
     try:
         yield
     finally:
-        sys.modules.pop(_NAME_ON_0_7, None)
+        for name in names:
+            sys.modules.pop(name, None)
