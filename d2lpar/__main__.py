@@ -6,6 +6,7 @@ after it has set the variables that JAX reads then.
 
 import argparse
 import ast
+import builtins
 import fcntl
 import importlib.util
 import os
@@ -16,6 +17,8 @@ import threading
 import time
 import types
 from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -80,9 +83,7 @@ def main() -> None:
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     asked = parser.parse_args()
     if asked.version:
-        from d2lpar import __version__
-
-        print(f"d2lpar {__version__}")
+        print(f"d2lpar {version('d2lpar')}")
         return
     if asked.command is None:
         from d2lpar._devices import this_machine, versions
@@ -111,7 +112,10 @@ def main() -> None:
         watching.error(f"{str(asked.json)!r} is a folder, and no file for the report")
     report = Report(asked.json, asked.fail_over, asked.after)
     report.begin(script)
-    sys.exit(report.end(script.run()))
+    status = script.run()
+    with suppress(KeyboardInterrupt):
+        threading._shutdown()  # Python waits for the threads of a program before it ends.
+    sys.exit(report.end(status))
 
 
 def share(given: str) -> float:
@@ -257,9 +261,6 @@ class Script:
                 traceback = traceback.tb_next
             sys.excepthook(type(error), error.with_traceback(traceback), traceback)
             status = 130 if isinstance(error, KeyboardInterrupt) else 1
-        for thread in threading.enumerate():  # Python waits for them as well.
-            if thread is not threading.current_thread() and not thread.daemon:
-                thread.join()
         return status
 
     def run_or_fail(self) -> None:
@@ -269,6 +270,7 @@ class Script:
 
     def _execute(self) -> None:
         main_module = types.ModuleType("__main__")
+        vars(main_module).update(__builtins__=builtins, __annotations__={}, __cached__=None)
         sys.modules["__main__"] = main_module
         sys.path[0] = os.getcwd() if self.is_module else str(Path(self.name).resolve().parent)
         if self.is_module:
@@ -279,9 +281,11 @@ class Script:
                 sys.exit(f"There is no module {self.name!r} to run.")
             code, file = spec.loader.get_code(spec.name), spec.origin
             main_module.__spec__, main_module.__package__ = spec, spec.parent
+            main_module.__loader__ = spec.loader
         else:
             file = os.path.abspath(self.name)
             code = compile(Path(file).read_bytes(), file, "exec")
+            main_module.__loader__ = SourceFileLoader("__main__", file)
         main_module.__file__ = file
         sys.argv = [file if self.is_module else self.name, *self.arguments]
         exec(code, main_module.__dict__)

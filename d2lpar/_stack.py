@@ -1,4 +1,4 @@
-"""Read the stacks of a running program: at which line of whose code is a thread, and what is it at?
+"""Read the stack of a running thread: at which line of whose code it is, and what it is at.
 
 How it works. `sys._current_frames` gives the innermost frame of every thread. Going outward from
 there, the first frame whose file is no library's is the user's own, and the frames passed on the
@@ -23,7 +23,7 @@ from typing import NamedTuple
 # What reads the values of an array: functions of JAX, and what is called where JAX has no frame.
 # What waits without reading any; and what waits for anything but a device.
 _READS = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
-_BUILTINS = {"float", "int", "bool", "complex", "str", "bytes", "memoryview", "list", "print"}
+_BUFFERS = {"bytes", "bytearray", "memoryview"}
 _BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
 _SLEEPS = {"sleep", "select", "poll", "recv", "read", "readline", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
@@ -140,8 +140,8 @@ class Sight(NamedTuple):
         deepest: In the innermost code that is not NumPy's.
         callers: The positions in the user's code that led there, innermost first.
         doing: `"compiles"`, `"checks"`, `"barrier"`, `"value"`, `"callback"`, `"sleeps"`, `"locks"`
-            (waits for another thread), `"jax"`, `"call"` (of something that has no frame),
-            `"python"`, or `"library"`, which is Python in somebody else's code.
+            (waits for another thread), `"jax"`, `"puts"` (copies to a device), `"call"` (of
+            something that has no frame), `"python"`, or `"library"`, Python in others' code.
     """
 
     at: tuple[int, int, int]
@@ -197,7 +197,7 @@ def _doing(inner: list[Site], deepest: Site) -> str:
     if _READS & of_jax:
         return "value"
     if of_jax:
-        return "jax"
+        return "puts" if "device_put" in of_jax else "jax"
     if deepest.owner == "stdlib" and deepest.module in _LOCKS:
         return "locks"
     if called is not None:
@@ -213,7 +213,7 @@ def reads(site: Site) -> bool:
     called = site.calls()
     if called is None:
         return site.owner != "jax"
-    if called in _BUILTINS or called.startswith(("np.", "numpy.")):
+    if called in _BUFFERS or called.startswith(("np.", "numpy.")):
         return True
     return called.rsplit(".", 1)[-1] in _READS
 

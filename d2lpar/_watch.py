@@ -9,9 +9,13 @@ the start, which ends with the first compilations, and carry an interval, as win
 What compiles is heard from `jax.monitoring`, in the thread that compiles, whose stack says where.
 """
 
+import _thread
+import functools
 import html
 import json
 import math
+import os
+import signal
 import sys
 import threading
 import time
@@ -187,6 +191,8 @@ class Watched:
         """Return what to do about a finding, in a sentence; nothing where it loses nothing."""
         if finding.kind in _WAITS and self.loss(finding) <= _SEEN:
             return "Nothing is lost here: the device worked meanwhile."
+        if finding.kind == "compilation" and self.loss(finding) <= _SEEN:
+            return "Nothing is lost after the start; there, keep shapes and dtypes the same."
         return KINDS[finding.kind][1]
 
     def to_json(self) -> str:
@@ -345,6 +351,7 @@ class _Compiled(NamedTuple):
     moved: bool
     arguments: tuple | None
     function: Any
+    code: int
     began: float
     over: float
 
@@ -377,7 +384,8 @@ class Watcher:
         self._moved: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
         self._parts: dict[int, dict[str, Any]] = defaultdict(dict)
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="d2lpar.watch", daemon=True)
+        self._ended = threading.Event()
+        self._ident = 0
 
     def start(self) -> None:
         """Begin to look."""
@@ -386,18 +394,33 @@ class Watcher:
                 raise D2lparError("The program is being watched already. One watch() is enough.")
             Watcher._running = self
         self.began = time.perf_counter()
-        self._thread.start()
+        self.go_on()
 
     def stop(self) -> None:
         """Look no longer, and fill in what has been seen."""
         try:
-            self._done.set()
-            self._thread.join()
+            self.pause()
         finally:
             with Watcher._lock:
                 Watcher._running = None
             self.windows.end()
         self.report()
+
+    def pause(self) -> None:
+        """End the thread that looks."""
+        self._done.set()
+        self._ended.wait()
+
+    def go_on(self) -> None:
+        """Look from a new thread."""
+        self._done.clear()
+        self._ended.clear()
+        # The program's signals are not for it; and who counts or joins all threads does not see it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            self._ident = _thread.start_new_thread(self._run, ())
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def report(self) -> None:
         """Fill in what has been seen so far."""
@@ -420,6 +443,8 @@ class Watcher:
                 pause = max(self._interval, 20 * (time.thread_time() - used))
         except BaseException as error:  # It is raised where the block ends.
             self.error = error
+        finally:
+            self._ended.set()
 
     def _look(self, window: Window | None = None) -> None:
         now, process, python = time.perf_counter(), time.process_time(), time.thread_time()
@@ -428,7 +453,7 @@ class Watcher:
         named = {thread.ident: thread for thread in threading.enumerate()}
         threads, last = {}, {}
         for ident, frame in sys._current_frames().items():
-            if ident == self._thread.ident:
+            if ident == self._ident:
                 continue
             used = _processor_time(named.get(ident))
             python += used or 0.0
@@ -493,15 +518,28 @@ class Watcher:
                         ident,
                         name,
                         tuple(mine),
-                        "library" in inner,
+                        "library" in inner or parts.get("library", False),
                         # While JAX traces, it is in the function itself.
                         any(last < at < now - took for at in list(self._moved[ident])),
                         parts.get("arguments"),
                         parts.get("function"),
+                        parts.get("code", 0),
                         now - took,
                         now,
                     )
                 )
+
+
+def _around_fork(go_on: bool) -> None:
+    # A child would inherit half of a window, and Python 3.12 warns of the thread.
+    if watcher := Watcher._running:
+        watcher.go_on() if go_on else watcher.pause()
+
+
+os.register_at_fork(
+    before=functools.partial(_around_fork, False),
+    after_in_parent=functools.partial(_around_fork, True),
+)
 
 
 def _note(event: str, seconds: float, **details: Any) -> None:
@@ -523,7 +561,11 @@ def _arguments_in(frame: Any) -> dict[str, Any]:
         found["arguments"] = given, [_short(a) for a in of["global_out_avals"]]
     elif code.co_name == "cache_miss":
         with suppress(TypeError):  # Not everything that can be called has weak references.
-            found["function"] = weakref.ref(frame.f_locals["fun"])
+            function = frame.f_locals["fun"]
+            code = getattr(function, "__code__", None)
+            found["code"] = id(code)
+            found["library"] = code is not None and owner_of(code.co_filename) != "user"
+            found["function"] = weakref.ref(function)
     return found
 
 
@@ -561,8 +603,8 @@ class _Account:
         self._windows = [(window, *window.read()) for window in watcher.windows.closed]
         self._start = self._end_of_start()
         self._devices = self._names()
-        self._fed = Counter({threading.main_thread().ident: 1})
-        self._fed.update(one.thread for one in self._compiled)
+        self._dispatching = [_dispatching(w.looks, calls) for w, _, calls in self._windows]
+        self._unseen = 0.0
         self._compiling: dict[int, Spans] = defaultdict(list)
         for one in self._compiled:
             self._compiling[one.thread].append((one.began, one.over))
@@ -579,19 +621,26 @@ class _Account:
         began = end = self._watcher.began
         if self._watcher.after is not None:
             return min(began + self._watcher.after, time.perf_counter())
-        first = [one for n, one in enumerate(self._compiled) if n not in self._again]
-        worked = [
-            spans[0][0]
-            for _, busy, calls in self._windows
-            for spans in (*busy.values(), calls)
-            if spans
-        ]
-        for one in first:
-            # What was compiled before anything ran; or what comes soon after that.
-            if (end == began and one.began < min(worked, default=math.inf) + 0.05) or (
-                one.began < end + max(0.5, 0.5 * (end - first[0].began))
-            ):
-                end = max(end, one.over)
+        ran = min(
+            (
+                spans[0][0]
+                for _, busy, calls in self._windows
+                for spans in (*busy.values(), calls)
+                if spans
+            ),
+            default=math.inf,
+        )
+        first = latest = None
+        for number, one in enumerate(self._compiled):
+            # What is compiled before anything runs, and what comes soon after that.
+            soon = max(ran, began + 0.5) + 0.05
+            if first is not None:
+                soon = latest + max(0.5, 0.5 * (latest - first))
+            if one.began > soon:
+                break
+            first, latest = first or one.began, one.over
+            if number not in self._again:
+                end = one.over
         return end
 
     def _names(self) -> list[str]:
@@ -646,18 +695,22 @@ class _Account:
             for look in window.looks
         ]
         looks = [look for look in looks if look.end > look.start]
-        feeder = self._feeder(looks, calls)
+        feeder = self._feeder(number)
         whole = sum(look.end - look.start for look in looks)
         idle = dict.fromkeys(self._devices, 0.0)
         # The system tells how long a process has used its cores every few milliseconds.
-        around = [looks[max(n - 4, 0) : n + 5] for n in range(len(looks))]
+        config = getattr(sys.modules.get("jax"), "config", None)
+        values = getattr(config, "values", {})
+        synchronous = values.get("jax_cpu_enable_async_dispatch") is False
+        around = [looks[max(n - 3, 0) : n + 4] for n in range(len(looks))]
         for look, near in zip(looks, around, strict=True):
             seconds = look.end - look.start
-            others = sum(x.others * (x.end - x.start) for x in near) / (
-                near[-1].end - near[0].start
-            )
             called_back = any(sight.doing == "callback" for _, sight, *_ in look.threads.values())
             called = _overlap(calls, look.start - 5e-5, look.start + 5e-5) > 0
+            compiles = any(
+                sight.doing == "compiles" or self._is_compiling(ident, look.start)
+                for ident, (_, sight, *_) in look.threads.items()
+            )
             seen_to_work = any(_overlap(s, look.start, look.end) for s in busy.values())
             lost = 0.0
             for device in self._devices:
@@ -665,14 +718,19 @@ class _Account:
                 rest = seconds - _overlap(spans, look.start, look.end)
                 if called_back:
                     rest = seconds
-                elif not seen_to_work and _is_unseen(look, others, spans):
+                elif (
+                    device == self._devices[0]
+                    and not (seen_to_work or compiles)
+                    and _is_unseen(look, near, spans, synchronous)
+                ):
+                    self._unseen += rest
                     rest = 0.0
                 idle[device] += rest
                 if device == self._devices[0]:
                     lost = rest
             for ident, (name, sight, moved, used) in look.threads.items():
                 kind = _kind(sight, not moved or not used, lost > 0.5 * seconds, called)
-                if any(a <= look.start < b for a, b in self._compiling[ident]):
+                if self._is_compiling(ident, look.start):
                     kind = "compiles"  # While JAX traces, the lines of the function itself run.
                 key = "a callback" if kind == "callback" else name, sight.site.place
                 if kind == "compiles":
@@ -687,25 +745,26 @@ class _Account:
                         self._others[key].update(
                             other.site.place
                             for one, (_, other, *_) in look.threads.items()
-                            if one != ident and other.doing not in ("locks", "sleeps")
+                            if one != ident and other.doing != "locks"
                         )
         return whole, idle
 
-    def _feeder(self, looks: list[_Look], calls: Spans) -> int:
+    def _is_compiling(self, thread: int, at: float) -> bool:
+        return any(start <= at < end for start, end in self._compiling[thread])
+
+    def _feeder(self, number: int) -> int:
         """Return the thread that most likely hands work to the devices."""
-        likely = Counter()
-        for look, after in zip(looks, [*looks[1:], *looks[-1:]], strict=True):
-            called = bisect_left(calls, (look.start,)) < bisect_left(calls, (look.end,))
-            for ident, (_, sight, moved, _) in look.threads.items():
-                if sight.doing in ("jax", "compiles"):
-                    likely[ident] += 3
-                elif called and moved:
-                    # Who comes from one wait and is in the next may have called in between.
-                    then = after.threads.get(ident, (None, sight))[1]
-                    waits = {sight.doing, then.doing} <= {*_FOR_A_DEVICE, "locks"}
-                    likely[ident] += 1 if waits else 3
-        self._fed += likely
-        return max(likely or self._fed, key=(likely or self._fed).get)
+        called, moved = zip(*self._dispatching, strict=True)
+        for seen in (
+            called[number],
+            sum(called, Counter()),
+            moved[number],
+            sum(moved, Counter()),
+            Counter(one.thread for one in self._compiled),
+        ):
+            if seen:
+                return seen.most_common(1)[0][0]
+        return threading.main_thread().ident
 
     def _of_lines(self, weights: dict[int, float], after: float) -> Iterator[Finding]:
         watcher = self._watcher
@@ -791,6 +850,11 @@ class _Account:
                 yield f"{words}."
         if values.get("jax_cpu_enable_async_dispatch") is False:
             yield "jax_cpu_enable_async_dispatch is off: a call computes before it returns."
+        if len(self._devices) > 1 and self._unseen > 0.1 * watched.observed_seconds:
+            yield (
+                "Operators that take longer than one look at the devices were counted for "
+                f"{self._devices[0]}; on which device they ran was not seen."
+            )
         if not watched.observed_seconds:
             why = self._watcher.windows.why_none
             if self._windows:
@@ -803,14 +867,29 @@ def _kind(sight: Sight, waits: bool, idle: bool, called: bool) -> str:
     known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
     if sight.doing in ("value", "barrier", "callback", "compiles", *known):
         return known.get(sight.doing, sight.doing)
-    if waits and not idle and sight.doing in ("call", "jax"):
+    if waits and not idle and sight.doing in ("call", "jax", "puts"):
         return "value" if reads(sight.deepest) and not called else "queue"
-    if sight.doing == "jax" or called:
+    if sight.doing in ("jax", "puts") or called:
         return "queue" if not idle else "dispatch"
     return "perhaps dispatch" if sight.doing in ("library", "call") else "device idle"
 
 
-def _is_unseen(look: _Look, others: float, busy: Spans) -> bool:
+def _dispatching(looks: list[_Look], calls: Spans) -> tuple[Counter[int], Counter[int]]:
+    """Count how often each thread was seen where it can have dispatched, and to move meanwhile.
+
+    Most calls are shorter than the time between two looks.
+    """
+    seen, moved = Counter(), Counter()
+    for look in looks:
+        in_call = _overlap(calls, look.start - 2e-5, look.start + 2e-5) > 0
+        begins = bisect_left(calls, (look.start,)) < bisect_left(calls, (look.end,))
+        for ident, (_, sight, has_moved, _) in look.threads.items():
+            seen[ident] += in_call and sight.doing in ("call", "jax", "library", "compiles")
+            moved[ident] += begins and has_moved
+    return +seen, +moved
+
+
+def _is_unseen(look: _Look, near: list[_Look], busy: Spans, synchronous: bool) -> bool:
     """Return whether a device works on something that began before a window or ends after it.
 
     That leaves no event, so there may be work before the first one and after the last, but for
@@ -819,12 +898,17 @@ def _is_unseen(look: _Look, others: float, busy: Spans) -> bool:
     seen = [span for span in busy if span[1] - span[0] > 1e-4]
     if seen and seen[0][0] < look.end and look.start < seen[-1][1]:
         return False
-    waits = any(
-        not moved
-        and (sight.doing in _FOR_A_DEVICE or (sight.doing == "call" and reads(sight.deepest)))
-        for _, sight, moved, _ in look.threads.values()
-    )
-    return waits or others > 0.5
+    waits = reading = computes = False
+    for ident, (_, sight, moved, used) in look.threads.items():
+        # Whoever computes may be kept from its core for a moment, and then stands still as well.
+        rests = not moved and not any(x.threads[ident][3] for x in near if ident in x.threads)
+        calls = sight.doing == "call" and reads(sight.deepest)
+        waits |= rests and sight.doing in _FOR_A_DEVICE
+        waits |= synchronous and used and sight.doing == "call" and not calls
+        reading |= rests and calls
+        computes |= used and calls  # NumPy has threads of its own.
+    others = sum(x.others * (x.end - x.start) for x in near) / (near[-1].end - near[0].start)
+    return waits or (others > (0.3 if reading else 0.5) and not computes)
 
 
 def _overlap(spans: Spans, start: float, end: float) -> float:
@@ -852,7 +936,8 @@ def _compiled_again(compiled: list[_Compiled]) -> set[int]:
     """Return the numbers of those that were compiled at a line that had compiled them before."""
     again, last = set(), {}
     for number, one in enumerate(compiled):
-        key = one.thread, one.name, one.callers[0]
+        # Another function, with other code, may have the same name.
+        key = one.thread, one.name, one.callers[0], one.code
         if key in last and _is_another_pass(compiled, last[key], number):
             again.add(number)
         last[key] = number
@@ -873,7 +958,7 @@ def _is_another_pass(compiled: list[_Compiled], before: int, number: int) -> boo
         for other in compiled[before + 1 : number]
     ):
         return True
-    # A library, or a comprehension, may compile several in one pass.
+    # A library, JAX's own functions, or a comprehension may compile several in one pass.
     several = one.library or any(site.in_comprehension() for site in one.callers)
     return not several or one.moved
 
@@ -881,9 +966,10 @@ def _is_another_pass(compiled: list[_Compiled], before: int, number: int) -> boo
 def _why(compiled: list[tuple[bool, _Compiled]]) -> str:
     """Return what was compiled again at a line, and what had changed, as far as it was seen."""
     told = []
-    for name in {one.name for is_again, one in compiled if is_again}:
-        *_, old, new = (one for _, one in compiled if one.name == name)
-        again = [one for is_again, one in compiled if is_again and one.name == name]
+    for name, code in {(one.name, one.code) for is_again, one in compiled if is_again}:
+        of_it = [pair for pair in compiled if (pair[1].name, pair[1].code) == (name, code)]
+        *_, old, new = (one for _, one in of_it)
+        again = [one for is_again, one in of_it if is_again]
         what = f"{name.removeprefix('jit(').removesuffix(')')} was compiled {1 + len(again)} times"
         changed = "; ".join(_changes(old, new))
         # What only makes an array of some shape, for the program that it is for, comes second.
@@ -923,4 +1009,4 @@ def _changes(old: _Compiled, new: _Compiled) -> Iterator[str]:
         b, a = next(((b, a) for a, b in zip(results, results_now, strict=False) if a != b), (0, 0))
         yield f"a result {b} after {a}" if b else "other results"
     elif not pairs and old.function is not new.function:
-        yield "the same shapes, but a new function: call jax.jit once, not in each turn"
+        yield "the same shapes, but another function (made in each turn? make it once)"

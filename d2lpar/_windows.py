@@ -42,8 +42,11 @@ class Window:
     looks: list[Any] = field(default_factory=list)
 
     def read(self) -> tuple[dict[str, Spans], Spans]:
-        """Return when each device was busy, and when Python was in a call that dispatches."""
-        busy, calls, opened = defaultdict(list), [], None
+        """Return when each device was busy, and when Python was in a call that dispatches.
+
+        To copy to a device counts as such a call only if nothing else was called.
+        """
+        busy, calls, puts, opened = defaultdict(list), [], [], None
         operators, ends = defaultdict(list), defaultdict(list)
         with warnings.catch_warnings():
             # Python 3.13 deprecates how these types were built.
@@ -58,8 +61,10 @@ class Window:
                         continue
                     for event in line.events:
                         name = event.name
-                        if name.startswith(("PjitFunction", "DevicePut")):
+                        if name.startswith("PjitFunction"):
                             calls.append(_span(event))
+                        elif name.startswith("DevicePut"):
+                            puts.append(_span(event))
                         elif name.startswith("end: "):
                             ends[name[5:]].append(event.start_ns / 1e9)
                         elif name == _OPENED:
@@ -76,7 +81,7 @@ class Window:
                 busy[device].append((start, end))
         offset = self.began - opened
         known = {device: _merged(spans, offset) for device, spans in busy.items()}
-        return known, _merged(calls, offset)
+        return known, _merged(calls or puts, offset)
 
 
 def _with_ends(
