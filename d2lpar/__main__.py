@@ -149,12 +149,15 @@ class Report:
         self._json = json.absolute() if json else None
         self._fail_over = fail_over
         self._process = os.getpid()
-        self._watcher = Watcher(on_look=self._write_now_and_then, after=after)
+        self._watcher = Watcher(after=after, on_look=self._write_now_and_then, of_command=True)
         self._due = time.monotonic() + 10
         # The script may close its standard error, or send it elsewhere. Far from the numbers that
         # its own files get.
-        with suppress(OSError):
-            self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
+        self._stderr = 2
+        for above in (200, 50):
+            with suppress(OSError, ValueError):
+                self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, above)
+                break
 
     def begin(self, script: "Script") -> None:
         """Watch from now on, and see to it that the report comes."""
@@ -212,8 +215,10 @@ class Report:
         return bool(too_much) or not watched.observed_seconds
 
     def _print(self, text: str) -> None:
-        with suppress(OSError, AttributeError):
-            os.write(self._stderr, f"{text}\n".encode())
+        for descriptor in (self._stderr, 2):
+            with suppress(OSError):
+                os.write(descriptor, f"{text}\n".encode())
+                break
 
     def _write_now_and_then(self) -> None:
         """Write the report so far, for whoever is killed; ever more rarely."""
@@ -259,8 +264,9 @@ class Script:
             traceback = error.__traceback__
             while traceback and traceback.tb_frame.f_code.co_filename == __file__:
                 traceback = traceback.tb_next
-            sys.excepthook(type(error), error.with_traceback(traceback), traceback)
             status = 130 if isinstance(error, KeyboardInterrupt) else 1
+            with suppress(SystemExit):
+                sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         return status
 
     def run_or_fail(self) -> None:

@@ -54,7 +54,8 @@ KINDS = {
     ),
     "device idle": (
         "keeps the device idle",
-        "Do this ahead, in a thread, while the device works on the step before.",
+        "Do this ahead, in a thread; or let no line wait for the device in each turn, so that it "
+        "has work meanwhile.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "host wait": (
@@ -69,8 +70,9 @@ KINDS = {
         f"{_RECIPES}#many-small-steps",
     ),
     "callback": (
-        "is called back by a program that waits for it",
-        "Return the values, and do this outside the jitted function, a few steps later.",
+        "runs inside a program of the device, which waits for it",
+        "Return the values, and do this outside the jitted function: some steps later or, if it "
+        "takes longer than a step, in threads.",
         f"{_RECIPES}#a-loss-that-you-want-to-see",
     ),
     "first compilation": (
@@ -85,7 +87,8 @@ KINDS = {
     ),
     "queue": (
         "waits inside a call for the device",
-        "The call computes before it returns, so that Python prepares nothing meanwhile.",
+        "The call computes before it returns: does the program call back, or is asynchronous "
+        "dispatch off?",
         _CHAPTER,
     ),
 }
@@ -239,9 +242,11 @@ class Watched:
                 f"{high:.0%})" + "".join(f", {name} for {s:.0%}" for name, s in idle.items()) + "."
             )
         yield (
-            f"Looked {self.looks} times, and knew what the devices did for "
-            f"{format_seconds(self.observed_seconds)}."
+            f"Looked {self.looks} times; saw what the devices did for "
+            f"{format_seconds(self.observed_seconds)}, a sample of the rest."
         )
+        if any(map(self.loss, self.findings)):
+            yield "Lost: the share of the time in which the device was idle while Python was there."
         yield from self.notes
         if not self.findings:
             yield "No line took long enough to be seen."
@@ -341,6 +346,7 @@ class _Compiled(NamedTuple):
     Attributes:
         callers: The positions in the code that led there, the user's own line first.
         library: Whether a library's code is between that line and JAX.
+        own: Whether the function is a library's, such as those of `jax.numpy`.
         moved: Whether the thread was seen elsewhere since it compiled the one before.
     """
 
@@ -348,10 +354,11 @@ class _Compiled(NamedTuple):
     name: str
     callers: tuple[Site, ...]
     library: bool
+    own: bool
     moved: bool
     arguments: tuple | None
     function: Any
-    code: int
+    code: Any
     began: float
     over: float
 
@@ -369,6 +376,7 @@ class Watcher:
         *,
         after: float | None = None,
         on_look: Callable[[], None] = lambda: None,
+        of_command: bool = False,
     ) -> None:
         self.watched = Watched()
         self.error: BaseException | None = None
@@ -378,6 +386,7 @@ class Watcher:
         self.callers: dict[Site, Counter[Site]] = defaultdict(Counter)
         self.times: Counter[Site] = Counter()
         self.after = after
+        self._of_command, self._outer = of_command, None
         self._interval, self._on_look = interval, on_look
         self._last: dict[int, tuple[tuple[int, int], Sight | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
@@ -390,8 +399,12 @@ class Watcher:
     def start(self) -> None:
         """Begin to look."""
         with Watcher._lock:
-            if Watcher._running is not None:
+            # A script that watches itself has the way.
+            self._outer = Watcher._running
+            if self._outer is not None and not self._outer._of_command:
                 raise D2lparError("The program is being watched already. One watch() is enough.")
+            if self._outer is not None:
+                self._outer.pause()
             Watcher._running = self
         self.began = time.perf_counter()
         self.go_on()
@@ -402,8 +415,10 @@ class Watcher:
             self.pause()
         finally:
             with Watcher._lock:
-                Watcher._running = None
+                Watcher._running = self._outer
             self.windows.end()
+            if self._outer is not None:
+                self._outer.go_on()
         self.report()
 
     def pause(self) -> None:
@@ -512,18 +527,25 @@ class Watcher:
             del self._parts[ident]
             took = sum(value for key, value in parts.items() if key.startswith("/jax"))
             last = next((c.over for c in reversed(self.compiled) if c.thread == ident), 0.0)
+            function, code = parts.get("function"), parts.get("code", 0)
+            # While they live, two functions of one code are two, and neither is made in each turn.
+            for other in reversed(self.compiled):
+                if other.code == code and other.function and other.function is not function:
+                    code = (code, id(function)) if other.function() is not None else code
+                    break
             if mine:
                 self.compiled.append(
                     _Compiled(
                         ident,
                         name,
                         tuple(mine),
-                        "library" in inner or parts.get("library", False),
+                        "library" in inner,
+                        parts.get("own", False),
                         # While JAX traces, it is in the function itself.
                         any(last < at < now - took for at in list(self._moved[ident])),
                         parts.get("arguments"),
-                        parts.get("function"),
-                        parts.get("code", 0),
+                        function,
+                        code,
                         now - took,
                         now,
                     )
@@ -564,7 +586,7 @@ def _arguments_in(frame: Any) -> dict[str, Any]:
             function = frame.f_locals["fun"]
             code = getattr(function, "__code__", None)
             found["code"] = id(code)
-            found["library"] = code is not None and owner_of(code.co_filename) != "user"
+            found["own"] = code is not None and owner_of(code.co_filename) != "user"
             found["function"] = weakref.ref(function)
     return found
 
@@ -631,6 +653,8 @@ class _Account:
             default=math.inf,
         )
         first = latest = None
+        again = 0.0
+        before_any = began
         for number, one in enumerate(self._compiled):
             # What is compiled before anything runs, and what comes soon after that.
             soon = max(ran, began + 0.5) + 0.05
@@ -639,9 +663,14 @@ class _Account:
             if one.began > soon:
                 break
             first, latest = first or one.began, one.over
-            if number not in self._again:
+            if number in self._again:
+                again += one.over - one.began
+            else:
                 end = one.over
-        return end
+                before_any = end if not again else before_any
+        # A program that goes on compiling never ends its start otherwise.
+        over = began + self._watcher.watched.seconds
+        return before_any if over - end < again else end
 
     def _names(self) -> list[str]:
         """Return the devices that had something to do, that with most of it first."""
@@ -829,17 +858,18 @@ class _Account:
             lost = sum(
                 one.over - max(one.began, self._start) for one in again if one.over > self._start
             )
+            detail = f"That took {format_seconds(took)}."
             yield Finding(
                 "compilation" if again else "first compilation",
                 place,
                 told[-1].callers[0].operation,
                 names.get(told[-1].thread, "a thread"),
-                took,
+                lost if again else took,
                 len(told),
                 lost,
                 lost,
                 {},
-                _why(all_of_it) if again else "",
+                f"{_why(all_of_it)} {detail}" if again else detail,
             )
 
     def _notes(self, watched: Watched) -> Iterator[str]:
@@ -849,7 +879,10 @@ class _Account:
             if getattr(config, switch, False):
                 yield f"{words}."
         if values.get("jax_cpu_enable_async_dispatch") is False:
-            yield "jax_cpu_enable_async_dispatch is off: a call computes before it returns."
+            yield (
+                "jax_cpu_enable_async_dispatch is off: a call computes before it returns. Switch "
+                "it on, unless you know why it is off."
+            )
         if len(self._devices) > 1 and self._unseen > 0.1 * watched.observed_seconds:
             yield (
                 "Operators that take longer than one look at the devices were counted for "
@@ -934,33 +967,36 @@ def _mean(shares: dict[int, float], weights: dict[int, float]) -> tuple[float, f
 
 def _compiled_again(compiled: list[_Compiled]) -> set[int]:
     """Return the numbers of those that were compiled at a line that had compiled them before."""
-    again, last = set(), {}
+    again, last, times = set(), {}, Counter()
     for number, one in enumerate(compiled):
         # Another function, with other code, may have the same name.
         key = one.thread, one.name, one.callers[0], one.code
-        if key in last and _is_another_pass(compiled, last[key], number):
+        times[key] += 1
+        if key in last and _is_another_pass(compiled, last[key], number, times[key]):
             again.add(number)
         last[key] = number
     return again
 
 
-def _is_another_pass(compiled: list[_Compiled], before: int, number: int) -> bool:
+def _is_another_pass(compiled: list[_Compiled], before: int, number: int, times: int) -> bool:
     """Return whether the program came to a line anew; what one pass compiles is never "again"."""
     old, one = compiled[before], compiled[number]
     if old.callers != one.callers:
         return True
     if not any(site.in_loop() for site in one.callers):
         return False
-    if any(
+    between = compiled[before + 1 : number]
+    if one.moved or any(
         other.thread == one.thread
         and other.callers != one.callers
-        and other.callers[-1].code == one.callers[-1].code
-        for other in compiled[before + 1 : number]
+        and other.callers[-1].code is one.callers[-1].code
+        for other in between
     ):
         return True
-    # A library, JAX's own functions, or a comprehension may compile several in one pass.
-    several = one.library or any(site.in_comprehension() for site in one.callers)
-    return not several or one.moved
+    # A library, or a comprehension, may compile one for many shapes in a single pass, and a
+    # function of JAX for a few.
+    many = one.library or any(site.in_comprehension() for site in one.callers)
+    return old.arguments == one.arguments or not (many or (one.own and times < 4))
 
 
 def _why(compiled: list[tuple[bool, _Compiled]]) -> str:

@@ -16,7 +16,7 @@ import types
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -148,7 +148,8 @@ class Windows:
             return False
         if self._wanted.is_set():
             state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)
-            if getattr(state, "profile_session", None) is not None:
+            # It has another name from 0.12 on.
+            if any(getattr(state, name, None) for name in ("profile_session", "session")):
                 return False
             self._wanted.clear()  # The program's own recording is over.
         return True
@@ -161,13 +162,14 @@ class Windows:
             if (session := self._opened()) is None:
                 self._due = time.perf_counter() + 1.0
                 return
+            window = Window(time.perf_counter())
             before = sys.getswitchinterval()
             # Who computes in Python holds its lock for 5 ms at a time, and would be seen rarely.
             mine = min(before, 5e-4)
             sys.setswitchinterval(mine)
             try:
                 with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
-                    window = Window(time.perf_counter())
+                    window.began = time.perf_counter()
                     end = window.began + self._length
                     look(window)
                     while time.perf_counter() < end and not self._wanted.is_set():
@@ -179,15 +181,14 @@ class Windows:
                 if abs(sys.getswitchinterval() - mine) < 1e-9:
                     sys.setswitchinterval(before)
                 closing = time.perf_counter()
-                with _without_tensorflow():
-                    data = session.stop()
-            window.data = data
-            self.closed.append(window)
+                with _without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
+                    window.data = session.stop()
+                    self.closed.append(window)
             # Closing takes as long as there are events, thousands in some programs.
             cost = time.perf_counter() - closing
             self._length = min(max(self._length * 8e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
             many = len(self.closed) >= self.MANY
-            pause = max(0.15, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
+            pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
             self._due = time.perf_counter() + pause
 
     def _opened(self) -> Any:

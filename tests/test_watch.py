@@ -176,7 +176,7 @@ def test_a_program_that_calls_back_waits_at_the_line_of_the_callback():
 
 def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
     def learn():
-        for _ in range(25):
+        for _ in range(60):
             time.sleep(0.012)  # Reads.
             float(unready(work().matrix, work().links(0.003))[1])
 
@@ -228,7 +228,9 @@ def test_what_compiles_again_is_found_with_what_has_changed_whatever_is_logged(l
         logging.disable(before)
     kind, detail = found["step(np.ones((rows, 5), np.float16))  # This line."]
     assert kind == "compilation"
-    assert detail == ("program was compiled 4 times, last for float16[6,5] after float16[5,5].")
+    assert detail.startswith(
+        "program was compiled 4 times, last for float16[6,5] after float16[5,5]. That took "
+    )
 
 
 def test_a_new_function_in_each_turn_is_told_from_a_new_shape(program):
@@ -361,6 +363,32 @@ def test_an_error_ends_the_watch_and_keeps_what_was_seen():
     assert watched.seconds > 0
     with watch():  # It is over.
         pass
+
+
+def test_a_script_that_watches_itself_has_the_way_of_the_command():
+    command = Watcher(of_command=True)
+    command.start()
+    with watch(0.001) as inner:
+        time.sleep(0.05)
+    looks = inner.looks
+    time.sleep(0.05)
+    command.stop()
+    assert looks > 0
+    assert inner.looks == looks
+    assert command.watched.looks > 0
+
+
+def test_functions_that_live_on_are_not_compiled_again(program):
+    def make(factor):
+        return jax.jit(lambda x: program(factor * x))
+
+    functions = [make(factor) for factor in (1.0, 2.0, 3.0)]
+
+    def train():
+        for function in functions:
+            function(np.ones((3, 5)))
+
+    assert {kind for kind, _ in compilations_in(train).values()} <= {"first compilation"}
 
 
 def test_who_watches_twice_is_told():
