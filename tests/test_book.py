@@ -276,7 +276,8 @@ def alts_of(page):
 
 def test_each_field_of_the_report_of_watch_is_explained():
     page = (BOOK / "use-it.md").read_text()
-    report = json.loads(Watched(findings=[Finding("value", Place("a.py", 1, ""), "", "")]).to_json())
+    found = Finding("value", Place("a.py", 1, ""), "", "")
+    report = json.loads(Watched(findings=[found]).to_json())
     fields = {*report, *report["findings"][0], *report["findings"][0]["place"]}
     assert [field for field in fields if f"`{field}`" not in page] == []
     assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
