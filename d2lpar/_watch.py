@@ -87,8 +87,8 @@ KINDS = {
     ),
     "queue": (
         "waits inside a call for the device",
-        "The call computes before it returns: does the program call back, or is asynchronous "
-        "dispatch off?",
+        "The call computes before it returns: see whether the program calls back, or asynchronous "
+        "dispatch is off.",
         _CHAPTER,
     ),
 }
