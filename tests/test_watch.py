@@ -689,7 +689,7 @@ for _ in range({turns}):
 def test_a_script_that_keeps_its_device_waiting_fails_where_it_must_not(command, tmp_path):
     report = tmp_path / "report.json"
     options = ["--fail-over", "10%", "--json", str(report)]
-    status, _, said = command(HIDDEN.format(turns=90), options=options)
+    status, _, said = command(HIDDEN.format(turns=150), options=options)
     assert status == 1
     assert f"More than 10%: {tmp_path / 'script.py'}:9 keeps the device idle, which costs" in said
     assert {f["place"]["line"] for f in json.loads(report.read_text())["findings"]} >= {8, 9}
