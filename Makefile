@@ -27,7 +27,7 @@ page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-targets := help book test lint bench evidence record cluster serve matrix sync lock clean
+targets := help book test lint bench evidence record cluster libraries serve matrix sync lock clean
 .PHONY: $(targets) environment set-up
 
 help:  ## say what there is
@@ -68,6 +68,11 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \
 	    openmpi-bin slurm-wlm munge
 	$(run) python -m pytest tests/test_cluster.py
+
+# Likewise: it installs other people's libraries, for this one run.
+libraries:  # try `watch` on programs that use them
+	$(run) --with flax --with equinox --with numpyro python -m pytest -rs \
+	    tests/test_watch_libraries.py
 
 serve:  ## serve the built book on this machine
 	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }

@@ -1,33 +1,48 @@
 """Say what JAX sees here, watch a script, or run it in several processes: `python -m d2lpar`.
 
-Nothing is imported before it is needed: `--help` takes no time, and what `run` starts the script in
-imports JAX by itself.
+Nothing is imported before it is needed: `--help` takes no time, and a script imports JAX by itself,
+after it has set the variables that JAX reads then.
 """
 
 import argparse
+import ast
+import builtins
+import fcntl
+import importlib.util
 import os
+import signal
 import sys
-import traceback
+import sysconfig
+import threading
+import time
 import types
+from contextlib import suppress
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from d2lpar._errors import D2lparError
 from d2lpar._format import write_whole
+
+if TYPE_CHECKING:
+    from d2lpar._watch import Watched
 
 
 def main() -> None:
     """Print the machine and the versions here, or do what the command asks for."""
     parser = argparse.ArgumentParser(
-        prog="python -m d2lpar",
+        prog="d2lpar",
         description="Say what JAX sees on this machine; or watch a script, or run it in several "
         "processes.",
     )
+    parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
     commands = parser.add_subparsers(dest="command", metavar="watch | run")
     watching = commands.add_parser(
         "watch",
-        help="run a script, and say at which of its lines Python waits",
-        description="Run a script as Python would, and say at which of its lines Python waits. "
-        "The report goes to standard error; the exit status is the script's own.",
+        help="run a script, and say which of its lines keep the device waiting",
+        description="Run a script as Python would, and say which of its lines keep the device "
+        "waiting. The report goes to standard error; the exit status is the script's own.",
     )
     watching.add_argument(
         "--json", type=Path, metavar="FILE", help="write the report there as well"
@@ -36,7 +51,14 @@ def main() -> None:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if one line loses more of the time, for example 5%%",
+        help="exit with 1 if one line loses more of the time after the start, for example 5%%; or "
+        "if that cannot be seen",
+    )
+    watching.add_argument(
+        "--after",
+        type=seconds,
+        metavar="TIME",
+        help="count as the start what comes before, for example 30s",
     )
     running = commands.add_parser(
         "run",
@@ -54,9 +76,15 @@ def main() -> None:
         "--timeout", type=float, metavar="SECONDS", help="end them if they take longer"
     )
     for command in (watching, running):
-        command.add_argument("script", type=Path)
+        command.add_argument(
+            "-m", dest="module", action="store_true", help="the script is a module, as for Python"
+        )
+        command.add_argument("script", help="a file; with -m, a module such as package.train")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
     asked = parser.parse_args()
+    if asked.version:
+        print(f"d2lpar {version('d2lpar')}")
+        return
     if asked.command is None:
         from d2lpar._devices import this_machine, versions
 
@@ -64,21 +92,30 @@ def main() -> None:
         for name, value in rows.items():
             print(f"{name:<12}{value}")
         return
-    if not asked.script.is_file():
-        commands.choices[asked.command].error(f"there is no script {str(asked.script)!r}")
+    if not asked.module and not Path(asked.script).is_file():
+        commands.choices[asked.command].error(f"there is no script {asked.script!r}")
+    script = Script(asked.script, asked.module, asked.arguments)
     if asked.command == "run":
         from d2lpar._workers import Workers
 
         options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False}
         try:
             with Workers(asked.processes, **options) as workers:
-                workers.run(run_or_fail, asked.script, asked.arguments, timeout=asked.timeout)
+                workers.run(script.run_or_fail, timeout=asked.timeout)
         except (D2lparError, ImportError, ValueError) as error:
             sys.exit(str(error))
         return
-    if asked.json and not asked.json.parent.is_dir():
-        watching.error(f"there is no folder {str(asked.json.parent)!r} for the report")
-    sys.exit(watch_script(asked.script, asked.arguments, asked.json, asked.fail_over))
+    if asked.json and not os.access(asked.json.parent, os.W_OK):
+        missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
+        watching.error(f"{missing} folder {str(asked.json.parent)!r} for the report")
+    if asked.json and asked.json.is_dir():
+        watching.error(f"{str(asked.json)!r} is a folder, and no file for the report")
+    report = Report(asked.json, asked.fail_over, asked.after)
+    report.begin(script)
+    status = script.run()
+    with suppress(KeyboardInterrupt):
+        threading._shutdown()  # Python waits for the threads of a program before it ends.
+    sys.exit(report.end(status))
 
 
 def share(given: str) -> float:
@@ -92,61 +129,172 @@ def share(given: str) -> float:
     return number
 
 
-def watch_script(
-    script: Path, arguments: list[str], report: Path | None = None, fail_over: float | None = None
-) -> int:
-    """Run a script as Python would, report what it waited for, and return its exit status.
-
-    What was seen until then is reported also if the script raises, exits or is interrupted. If one
-    line can have lost a larger share of the time, and the script ends well, the status is 1.
-    """
-    from d2lpar._watch import KINDS, watch
-
-    process = os.getpid()
-    with watch() as watched:
-        status = run(script, arguments)
-    if os.getpid() != process:  # A child that the script has forked reports nothing.
-        return status
-    sys.stdout.flush()
-    print(f"\n{watched}", file=sys.stderr)
-    if report:
-        write_whole(report, watched.to_json())
-    too_much = [] if fail_over is None else watched.losses(fail_over)
-    for found in too_much:
-        print(
-            f"\nMore than {fail_over:.0%}: {found.place} {KINDS[found.kind][0]}, "
-            f"which can have cost {watched.loss(found):.1%} of the time.",
-            file=sys.stderr,
-        )
-    return status or int(bool(too_much))
-
-
-def run(script: Path, arguments: list[str]) -> int:
-    """Run a script in this process, as its main program, and return its exit status."""
-    main_module = types.ModuleType("__main__")
-    main_module.__file__ = str(script)
-    sys.modules["__main__"] = main_module
-    sys.argv = [str(script), *arguments]
-    sys.path[0] = str(script.resolve().parent)
+def seconds(given: str) -> float:
+    """Read a time in seconds or, with `m` behind it, in minutes."""
     try:
-        exec(compile(script.read_bytes(), script, "exec"), main_module.__dict__)
-    except SystemExit as exit:
-        if exit.code is None or isinstance(exit.code, int):
-            return exit.code or 0
-        print(exit.code, file=sys.stderr)
-        return 1
-    except BaseException as error:
-        # From the script on: how it was started is no concern of its author.
-        begun = error.__traceback__.tb_next if error.__traceback__ else None
-        traceback.print_exception(error.with_traceback(begun))
-        return 130 if isinstance(error, KeyboardInterrupt) else 1
-    return 0
+        number = float(given.rstrip("sm")) * (60 if given.endswith("m") else 1)
+    except ValueError:
+        number = -1.0
+    if not 0 <= number < float("inf"):
+        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {given!r}")
+    return number
 
 
-def run_or_fail(script: Path, arguments: list[str]) -> None:
-    """Run a script as `run` does, and raise an error if its exit status is not 0."""
-    if status := run(script, arguments):
-        raise RuntimeError(f"{script} ended with the exit status {status}.")
+class Report:
+    """What `watch` prints and writes when a script has ended, however it ends."""
+
+    def __init__(self, json: Path | None, fail_over: float | None, after: float | None) -> None:
+        from d2lpar._watch import Watcher
+
+        self._json = json.absolute() if json else None
+        self._fail_over = fail_over
+        self._process = os.getpid()
+        self._watcher = Watcher(after=after, on_look=self._write_now_and_then, of_command=True)
+        self._due = time.monotonic() + 10
+        # The script may close its standard error, or send it elsewhere. Far from the numbers that
+        # its own files get.
+        self._stderr = 2
+        for above in (200, 50):
+            with suppress(OSError, ValueError):
+                self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, above)
+                break
+
+    def begin(self, script: "Script") -> None:
+        """Watch from now on, and see to it that the report comes."""
+        if package := script.installed_package():
+            from d2lpar._stack import belongs_to_the_user
+
+            belongs_to_the_user(package)
+        exit_at_once = os._exit
+
+        def report_and_exit(status: int) -> None:
+            exit_at_once(self.end(status))
+
+        def report_and_terminate(*_: object) -> None:
+            self.end(128 + signal.SIGTERM)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+        os._exit = report_and_exit
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, report_and_terminate)
+        self._watcher.start()
+
+    def end(self, status: int) -> int:
+        """Report, once, and return the exit status; a forked child reports nothing."""
+        if os.getpid() != self._process or self._watcher is None:
+            return status
+        watcher, self._watcher = self._watcher, None
+        with suppress(Exception):
+            sys.stdout.flush()
+        watcher.stop()
+        watched = watcher.watched
+        self._print(f"\n{watched}")
+        if watcher.error:
+            self._print(f"\nWatching ended early: {watcher.error!r}")
+        if self._json:
+            write_whole(self._json, watched.to_json())
+        return status or int(self._fails(watched))
+
+    def _fails(self, watched: "Watched") -> bool:
+        from d2lpar._watch import KINDS
+
+        if self._fail_over is None:
+            return False
+        if watched.judged_seconds < watched.TOO_SHORT:
+            self._print("\nToo short to judge: less than two seconds came after the start.")
+            return False
+        too_much = watched.losses(self._fail_over)
+        for found in too_much:
+            self._print(
+                f"\nMore than {self._fail_over:.0%}: {found.place} {KINDS[found.kind][0]}, which "
+                f"costs {watched.loss(found):.1%} of the time."
+            )
+        if not watched.observed_seconds:
+            self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
+        return bool(too_much) or not watched.observed_seconds
+
+    def _print(self, text: str) -> None:
+        for descriptor in (self._stderr, 2):
+            with suppress(OSError):
+                os.write(descriptor, f"{text}\n".encode())
+                break
+
+    def _write_now_and_then(self) -> None:
+        """Write the report so far, for whoever is killed; ever more rarely."""
+        if self._json and time.monotonic() > self._due:
+            began = time.monotonic()
+            self._watcher.report()
+            write_whole(self._json, self._watcher.watched.to_json())
+            self._due = time.monotonic() + max(10.0, 50 * (time.monotonic() - began))
+
+
+class Script:
+    """A script or a module that is to run as the main program, as Python would run it."""
+
+    def __init__(self, name: str, is_module: bool, arguments: list[str]) -> None:
+        self.name, self.is_module, self.arguments = name, is_module, arguments
+
+    def installed_package(self) -> str:
+        """Return the installed package that the program is, or ""."""
+        if self.is_module:
+            return self.name.split(".")[0]
+        if Path(self.name).absolute().parent != Path(sysconfig.get_path("scripts")):
+            return ""
+        with suppress(SyntaxError, UnicodeDecodeError):
+            # A console script imports the function that it calls, and nothing else but Python's.
+            for node in ast.walk(ast.parse(Path(self.name).read_bytes())):
+                if isinstance(node, ast.ImportFrom) and node.module:
+                    return node.module.split(".")[0]
+        return ""
+
+    def run(self) -> int:
+        """Run it in this process, and return its exit status."""
+        status = 0
+        try:
+            self._execute()
+        except SystemExit as exit:
+            if exit.code is None or isinstance(exit.code, int):
+                status = exit.code or 0
+            else:
+                print(exit.code, file=sys.stderr)
+                status = 1
+        except BaseException as error:
+            # From the script on: how it was started is no concern of its author.
+            traceback = error.__traceback__
+            while traceback and traceback.tb_frame.f_code.co_filename == __file__:
+                traceback = traceback.tb_next
+            status = 130 if isinstance(error, KeyboardInterrupt) else 1
+            with suppress(SystemExit):
+                sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+        return status
+
+    def run_or_fail(self) -> None:
+        """Run it as `run` does, and raise an error if its exit status is not 0."""
+        if status := self.run():
+            raise RuntimeError(f"{self.name} ended with the exit status {status}.")
+
+    def _execute(self) -> None:
+        main_module = types.ModuleType("__main__")
+        vars(main_module).update(__builtins__=builtins, __annotations__={}, __cached__=None)
+        sys.modules["__main__"] = main_module
+        sys.path[0] = os.getcwd() if self.is_module else str(Path(self.name).resolve().parent)
+        if self.is_module:
+            spec = importlib.util.find_spec(self.name)
+            if spec and spec.submodule_search_locations is not None:
+                spec = importlib.util.find_spec(f"{self.name}.__main__")
+            if spec is None or spec.loader is None:
+                sys.exit(f"There is no module {self.name!r} to run.")
+            code, file = spec.loader.get_code(spec.name), spec.origin
+            main_module.__spec__, main_module.__package__ = spec, spec.parent
+            main_module.__loader__ = spec.loader
+        else:
+            file = os.path.abspath(self.name)
+            code = compile(Path(file).read_bytes(), file, "exec")
+            main_module.__loader__ = SourceFileLoader("__main__", file)
+        main_module.__file__ = file
+        sys.argv = [file if self.is_module else self.name, *self.arguments]
+        exec(code, main_module.__dict__)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import io
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -145,19 +146,68 @@ def price_of_a_window() -> Quantity:
     return ratio(lambda: train(InFlight(4)), lambda: train(InFlight(None)), repeats=41)
 
 
-def price_of_watching(seconds: float) -> Quantity:
-    """Compare a loop of steps of this length, whose loss is read in each, watched and unwatched."""
-    work = Work()
+def price_of_watching(turn: Callable[[], Any], turns: int = 200) -> Quantity:
+    """Compare the turns of a loop, watched and unwatched; the report is made after the last."""
+    turn()
 
     def loop():
-        for _ in range(50):
-            float(work(seconds)[0, 0])
+        began = time.perf_counter()
+        for _ in range(turns):
+            turn()
+        return time.perf_counter() - began
 
     def watched():
         with watch():
-            loop()
+            return loop()
 
-    return ratio(watched, loop)
+    ways = {"watched": watched, "unwatched": loop}
+    times = compare(ways, observe={"loop": float}, units={"loop": "s"}, repeats=15)
+    return times.ratio("watched", "unwatched", of="loop")
+
+
+def steps_of_one_core() -> Quantity:
+    """Watch steps of 5 ms, whose loss is read in each."""
+    work = Work()
+    return price_of_watching(lambda: float(work(5e-3)[0, 0]))
+
+
+def steps_of_all_cores() -> Quantity:
+    """Watch steps of some milliseconds that take all cores."""
+    x = jnp.ones((900, 900))
+    step = jax.jit(lambda x: jnp.tanh(x @ x))
+    return price_of_watching(lambda: float(step(x)[0, 0]))
+
+
+def eager_calls() -> Quantity:
+    """Watch steps of a thousand eager calls each."""
+
+    def turn():
+        y = jnp.ones(3)
+        for _ in range(1000):
+            y = y + 1
+        return jax.block_until_ready(y)
+
+    return price_of_watching(turn, turns=40)
+
+
+def many_arrays() -> Quantity:
+    """Watch steps of 5 ms with 30,000 arrays alive."""
+    kept = [jax.device_put(np.float32(n)) for n in range(30_000)]
+    price = steps_of_one_core()
+    del kept
+    return price
+
+
+def many_threads() -> Quantity:
+    """Watch steps of 5 ms beside 200 threads that wait."""
+    over = threading.Event()
+    threads = [threading.Thread(target=over.wait) for _ in range(200)]
+    for thread in threads:
+        thread.start()
+    try:
+        return steps_of_one_core()
+    finally:
+        over.set()
 
 
 IMPORTS = """
@@ -189,7 +239,11 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "host_memory()": (cost_of_host_memory, 100e-6),
     "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
-    "a loop of 5 ms steps, watched over unwatched": (partial(price_of_watching, 5e-3), 1.05),
+    "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),
+    "likewise, with 30,000 arrays alive": (many_arrays, 1.05),
+    "likewise, beside 200 idle threads": (many_threads, 1.05),
+    "steps that take all cores, watched over unwatched": (steps_of_all_cores, 1.10),
+    "a thousand eager calls a step, watched over unwatched": (eager_calls, 1.10),
 }
 
 

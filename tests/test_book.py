@@ -1,6 +1,7 @@
 """The book: its sources, and what was built from them."""
 
 import importlib
+import json
 import re
 import subprocess
 import sys
@@ -9,7 +10,8 @@ import jupytext
 import pytest
 from run_notebook import ROOT, claims_of, notebooks, read
 
-from d2lpar._watch import KINDS
+from d2lpar._stack import Place
+from d2lpar._watch import KINDS, Finding, Watched
 from d2lpar.book import exercises, results
 from d2lpar.book.originals import EXPERIMENTS
 
@@ -271,6 +273,15 @@ def tables_of(page):
 def alts_of(page):
     images = re.findall(r"<img [^>]*_images/[^>]*>", page)
     return [re.search('alt="(.*?)"', image)[1] for image in images]
+
+
+def test_each_field_of_the_report_of_watch_is_explained():
+    page = (BOOK / "use-it.md").read_text()
+    found = Finding("value", Place("a.py", 1, ""), "", "")
+    report = json.loads(Watched(findings=[found]).to_json())
+    fields = {*report, *report["findings"][0], *report["findings"][0]["place"]}
+    assert [field for field in fields if f"`{field}`" not in page] == []
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
 
 
 def test_the_advice_of_watch_leads_to_a_heading_of_the_book(html):

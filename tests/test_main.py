@@ -5,8 +5,8 @@ import sys
 import jax
 import pytest
 
-from d2lpar import usable_cores
-from d2lpar.__main__ import main, run_or_fail
+from d2lpar import __version__, usable_cores
+from d2lpar.__main__ import Script, main
 from d2lpar._devices import this_machine
 
 
@@ -34,7 +34,13 @@ def test_what_it_does_not_know_is_answered_with_how_it_is_used(argument, monkeyp
     assert stopped.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("usage: python -m d2lpar")
+    assert err.startswith("usage: d2lpar")
+
+
+def test_it_says_its_version(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["d2lpar", "--version"])
+    main()
+    assert capsys.readouterr().out == f"d2lpar {__version__}\n"
 
 
 def test_help_says_what_it_does(monkeypatch, capsys):
@@ -49,9 +55,9 @@ def test_help_says_what_it_does(monkeypatch, capsys):
 
 
 def test_a_script_that_fails_is_an_error_where_that_is_wanted(script):
-    run_or_fail(script("raise SystemExit(0)"), [])
+    Script(str(script("raise SystemExit(0)")), False, []).run_or_fail()
     with pytest.raises(RuntimeError, match="exit status 3"):
-        run_or_fail(script("raise SystemExit(3)"), [])
+        Script(str(script("raise SystemExit(3)")), False, []).run_or_fail()
 
 
 JOINS = """

@@ -1,0 +1,242 @@
+"""What the devices did, in short windows of JAX's profiler, while a program runs.
+
+How it works. JAX's profiler records what each device executes. It is too dear to run all the time,
+and what it records is too much to keep, so it is opened for some fifty milliseconds now and then,
+and what it recorded is read when the program has ended. An operator that was under way when a
+window opened, or still is when it closes, leaves no event; there the processor time of XLA's own
+threads tells whether a CPU device was computing.
+"""
+
+import itertools
+import re
+import sys
+import threading
+import time
+import types
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+Spans = list[tuple[float, float]]
+
+_OPENED = "d2lpar.watch"
+
+
+@dataclass
+class Window:
+    """A time in which the profiler was open; seconds of `time.perf_counter`.
+
+    Attributes:
+        began: When it was open.
+        over: When it was closed.
+        data: What the profiler recorded, an XSpace.
+        looks: When Python's threads were looked at, and what was seen.
+    """
+
+    began: float
+    over: float = 0.0
+    data: bytes = b""
+    looks: list[Any] = field(default_factory=list)
+
+    def read(self) -> tuple[dict[str, Spans], Spans]:
+        """Return when each device was busy, and when Python was in a call that dispatches.
+
+        To copy to a device counts as such a call only if nothing else was called.
+        """
+        busy, calls, puts, opened = defaultdict(list), [], [], None
+        operators, ends = defaultdict(list), defaultdict(list)
+        with warnings.catch_warnings():
+            # Python 3.13 deprecates how these types were built.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            profile = sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(self.data)
+            for plane in profile.planes:
+                gpu = re.fullmatch(r"/device:GPU:(\d+)", plane.name)
+                for line in plane.lines:
+                    if gpu and line.name.startswith("Stream"):
+                        busy[f"GPU {gpu[1]}"] += map(_span, line.events)
+                    if plane.name != "/host:CPU":
+                        continue
+                    for event in line.events:
+                        name = event.name
+                        if name.startswith("PjitFunction"):
+                            calls.append(_span(event))
+                        elif name.startswith("DevicePut"):
+                            puts.append(_span(event))
+                        elif name.startswith("end: "):
+                            ends[name[5:]].append(event.start_ns / 1e9)
+                        elif name == _OPENED:
+                            opened = event.start_ns / 1e9
+                        elif not name.startswith("ThreadpoolListener"):
+                            ordinal = dict(event.stats).get("device_ordinal")
+                            if ordinal is not None:
+                                operators[name].append((*_span(event), f"CPU {ordinal}"))
+        if opened is None:
+            return {}, []
+        closed = opened + self.over - self.began
+        for name, spans in operators.items():
+            for start, end, device in _with_ends(spans, ends[name], opened, closed):
+                busy[device].append((start, end))
+        offset = self.began - opened
+        known = {device: _merged(spans, offset) for device, spans in busy.items()}
+        return known, _merged(calls or puts, offset)
+
+
+def _with_ends(
+    spans: list[tuple[float, float, str]], ends: list[float], opened: float, closed: float
+) -> Iterator[tuple[float, float, str]]:
+    """Yield the operators of one name, as long as they took.
+
+    The event of an operator that is computed in pieces ends when these are handed to other threads,
+    and another one, "end:", says when all of them were done.
+    """
+    waiting: list[tuple[float, float, str]] = []
+    for start, end, device in sorted([*spans, *((at, at, "") for at in ends)]):
+        if device:
+            waiting.append((start, end, device))
+        elif waiting:
+            start, _, device = waiting.pop(0)
+            yield start, end, device
+        elif len({device for *_, device in spans}) == 1:
+            yield opened, end, spans[0][2]  # It was under way when the window was opened.
+    # Likewise when it was closed, if those of this name have an end.
+    yield from ((a, closed if ends else b, device) for a, b, device in waiting)
+
+
+def _span(event: Any) -> tuple[float, float]:
+    return event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
+
+
+def _merged(spans: Spans, offset: float) -> Spans:
+    """Return spans that do not overlap, on another clock."""
+    merged: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if merged and start + offset <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(merged[-1][1], end + offset)
+        else:
+            merged.append((start + offset, end + offset))
+    return merged
+
+
+class Windows:
+    """Opens a window now and then: often at first, then ever more rarely.
+
+    Attributes:
+        closed: Those that have been, in their order.
+        why_none: Why there are none, in words.
+    """
+
+    MANY, LENGTH = 20, 0.05
+
+    def __init__(self) -> None:
+        self.closed: list[Window] = []
+        self.why_none = "it did not use JAX"
+        self._length, self._due = self.LENGTH, 0.0
+        self._began = time.perf_counter()
+        self._open = threading.Lock()
+        self._wanted = threading.Event()
+        self._original: Callable[..., Any] | None = None
+
+    def is_due(self) -> bool:
+        """Return whether it is time for one, and one can be had."""
+        now = time.perf_counter()
+        if now < self._due or not getattr(
+            sys.modules.get("jax._src.xla_bridge"), "_backends", None
+        ):
+            return False
+        if self._wanted.is_set():
+            state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)
+            # It has another name from 0.12 on.
+            if any(getattr(state, name, None) for name in ("profile_session", "session")):
+                return False
+            self._wanted.clear()  # The program's own recording is over.
+        return True
+
+    def record(
+        self, look: Callable[[Window], None], done: threading.Event, interval: float
+    ) -> None:
+        """Open a window, look at Python meanwhile, and close it."""
+        with self._open:
+            if (session := self._opened()) is None:
+                self._due = time.perf_counter() + 1.0
+                return
+            window = Window(time.perf_counter())
+            before = sys.getswitchinterval()
+            # Who computes in Python holds its lock for 5 ms at a time, and would be seen rarely.
+            mine = min(before, 5e-4)
+            sys.setswitchinterval(mine)
+            try:
+                with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
+                    window.began = time.perf_counter()
+                    end = window.began + self._length
+                    look(window)
+                    while time.perf_counter() < end and not self._wanted.is_set():
+                        if done.wait(interval):
+                            break
+                        look(window)
+                    window.over = time.perf_counter()
+            finally:
+                if abs(sys.getswitchinterval() - mine) < 1e-9:
+                    sys.setswitchinterval(before)
+                closing = time.perf_counter()
+                with _without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
+                    window.data = session.stop()
+                    self.closed.append(window)
+            # Closing takes as long as there are events, thousands in some programs.
+            cost = time.perf_counter() - closing
+            self._length = min(max(self._length * 8e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
+            many = len(self.closed) >= self.MANY
+            pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
+            self._due = time.perf_counter() + pause
+
+    def _opened(self) -> Any:
+        """Return a session of the profiler, or None if there is none to be had."""
+        try:
+            profiler = self._take_over()
+            options = profiler.ProfileOptions()
+            options.python_tracer_level = 0
+            with _without_tensorflow():
+                return self._original(options)
+        except Exception as error:
+            self.why_none = f"JAX's profiler could not be opened ({error})"
+            return None
+
+    def _take_over(self) -> types.ModuleType:
+        """Have the program's own recordings close our window first, since JAX has one profiler."""
+        from jax._src.lib import _profiler
+
+        if self._original is None:
+            self._original = original = _profiler.ProfilerSession
+
+            def their_session(*args: Any, **kwargs: Any) -> Any:
+                self._wanted.set()
+                with self._open:
+                    return original(*args, **kwargs)
+
+            self._theirs = _profiler.ProfilerSession = their_session
+        return _profiler
+
+    def end(self) -> None:
+        """Leave JAX's profiler as it was."""
+        if self._original is not None:
+            from jax._src.lib import _profiler
+
+            if _profiler.ProfilerSession is self._theirs:
+                _profiler.ProfilerSession = self._original
+
+
+@contextmanager
+def _without_tensorflow() -> Iterator[None]:
+    """Keep the profiler of JAX 0.7 from importing TensorFlow, or complaining that it cannot."""
+    names = []
+    if sys.modules["jax"].__version_info__ < (0, 8) and "tensorflow" not in sys.modules:
+        names = ["tensorflow", *itertools.accumulate(["tensorflow.python", ".profiler", ".trace"])]
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)

@@ -1,0 +1,94 @@
+import sys
+import threading
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from d2lpar import _stack
+from d2lpar._stack import Place, belongs_to_the_user, owner_of, sight_of
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/home/me/train.py", "user"),
+        ("/env/lib/python3.11/site-packages/flax/nnx/module.py", "library"),
+        ("/home/me/.local/lib/python3.11/site-packages/wandb/run.py", "library"),
+        ("/usr/lib/python3/dist-packages/six.py", "library"),
+        ("<attrs generated methods __main__.Row>", "generated"),
+        ("<__array_function__ internals>", "generated"),
+        ("<frozen runpy>", "generated"),
+        ("<stdin>", "user"),
+        ("<timed exec>", "user"),
+        (jax.__file__, "jax"),
+        (np.__file__, "numpy"),
+        (threading.__file__, "stdlib"),
+        (_stack.__file__, "d2lpar"),
+    ],
+)
+def test_a_line_is_the_readers_if_no_library_and_no_generator_has_written_it(file, owner):
+    assert owner_of(file) == owner
+
+
+def test_an_installed_project_is_its_authors_own_code(monkeypatch):
+    monkeypatch.setattr(_stack, "_projects", set())
+    file = "/env/lib/python3.11/site-packages/mytrain/loop.py"
+    assert owner_of(file) == "library"
+    belongs_to_the_user("mytrain")
+    assert owner_of(file) == "user"
+    owner_of.cache_clear()
+
+
+def here():
+    return sight_of(sys._getframe(1))
+
+
+def test_code_without_a_source_has_a_place_all_the_same():
+    names = {"here": here}
+    exec(compile("at = here()", "/home/me/gone.py", "exec"), names)
+    assert names["at"].site.place == Place("/home/me/gone.py", 1, "")
+
+
+def test_a_line_knows_who_called_it_and_whether_it_is_in_a_loop():
+    def line():
+        return here()
+
+    for _ in range(1):
+        sight = line()
+    assert sight.site.place.code == "return here()"
+    assert not sight.site.in_loop()
+    assert sight.callers[0].place.code == "sight = line()"
+    assert sight.callers[0].in_loop()
+    assert not sight.callers[0].in_comprehension()
+
+
+def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody():
+    users = iter([sys._getframe()])
+
+    class Returning:
+        """A frame in JAX that can be left once only, as one of a thread that goes on."""
+
+        f_code, f_lasti, f_globals = compile("pass", jax.__file__, "exec"), 0, {}
+        f_back = property(lambda self: next(users, None))
+
+    frame = Returning()
+    assert sight_of(frame).doing == "jax"
+    assert sight_of(frame) is None  # It has returned from everything.
+
+
+def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
+    def place_in(file):
+        names = {"here": here}
+        exec(compile("\nat = here()", file, "exec"), names)
+        return str(names["at"].site.place)
+
+    file = "/tmp/ipykernel_17/2718281828.py"
+    assert place_in(file) == "a cell, line 2"
+    history = SimpleNamespace(input_hist_raw=["", "x = 1", "%%time\nfirst\nat = here()"])
+    compiler = SimpleNamespace(_filename_map={file: 1})
+    shell = SimpleNamespace(compile=compiler, history_manager=history)
+    monkeypatch.setattr(_stack, "_shell", lambda: shell)
+    assert place_in(file) == "In [1], line 2"
+    assert place_in("<timed exec>") == "In [2], line 2"

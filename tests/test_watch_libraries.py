@@ -1,0 +1,74 @@
+"""`watch` on programs that use other people's libraries: `make libraries`, once a week."""
+
+import pytest
+
+from d2lpar import watch
+
+SMALL_STEPS = {
+    "flax": """
+from flax import nnx
+import jax, jax.numpy as jnp
+
+class Net(nnx.Module):
+    def __init__(self, rngs):
+        self.layers = nnx.List([nnx.Linear(32, 32, rngs=rngs) for _ in range(40)])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = nnx.tanh(layer(x))
+        return x
+
+model, x = Net(nnx.Rngs(0)), jnp.ones((8, 32))
+call = nnx.jit(lambda model, x: model(x).mean())
+
+def step():
+    return call(model, x)  # This line.
+""",
+    "equinox": """
+import equinox as eqx, jax, jax.numpy as jnp
+
+model, x = eqx.nn.MLP(32, 32, 32, 40, key=jax.random.key(0)), jnp.ones((8, 32))
+call = eqx.filter_jit(lambda model, x: jax.vmap(model)(x).mean())
+
+def step():
+    return call(model, x)  # This line.
+""",
+    "numpyro": """
+import jax, jax.numpy as jnp, numpyro
+from numpyro import distributions, infer
+
+def model(y):
+    mean = numpyro.sample("mean", distributions.Normal(0, 1))
+    numpyro.sample("y", distributions.Normal(mean, 1), obs=y)
+
+y = jnp.ones(20)
+guide = infer.autoguide.AutoNormal(model)
+svi = infer.SVI(model, guide, numpyro.optim.Adam(0.1), infer.Trace_ELBO())
+state = svi.init(jax.random.key(0), y)
+update = jax.jit(svi.update)
+
+def step():
+    global state
+    state, loss = update(state, y)
+    return float(loss)  # This line.
+""",
+}
+
+
+@pytest.mark.parametrize("library", SMALL_STEPS)
+def test_small_steps_through_a_library_are_found_at_the_line_that_calls_it(library, tmp_path):
+    pytest.importorskip(library)
+    file = tmp_path / "train.py"
+    file.write_text(SMALL_STEPS[library])
+    program = {}
+    exec(compile(file.read_bytes(), str(file), "exec"), program)
+    for _ in range(3):
+        program["step"]()
+    with watch() as watched:
+        for _ in range(300):
+            program["step"]()
+    found = max(watched.findings, key=watched.loss)
+    assert found.place.file == str(file)
+    assert found.place.code.endswith("# This line.") or "update(" in found.place.code
+    assert found.kind in ("dispatch", "value")
+    assert watched.loss(found) > 0.2

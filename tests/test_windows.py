@@ -1,0 +1,92 @@
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from d2lpar._windows import Windows, _merged, _with_ends, _without_tensorflow
+
+
+def recorded(work, length=0.05):
+    """Return what a window of this length tells of some work."""
+    jax.block_until_ready(work())
+    windows, over = Windows(), threading.Event()
+    windows._length = length
+
+    def look(window):
+        if not window.looks:
+            jax.block_until_ready(work())
+        window.looks.append(time.perf_counter())
+
+    try:
+        windows.record(look, over, 1e-3)
+    finally:
+        windows.end()
+    (window,) = windows.closed
+    return window, *window.read()
+
+
+def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
+    x = jnp.ones((300, 300))
+    product = jax.jit(lambda x: x @ x)
+    window, busy, calls = recorded(lambda: product(x))
+    (spans,) = [spans for device, spans in busy.items() if device.endswith(" 0")]
+    assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
+    assert window.began <= calls[0][0] <= window.over
+
+
+def test_windows_come_often_at_first_and_then_ever_more_rarely():
+    windows = Windows()
+    windows._began -= 1000
+    jnp.ones(3) + 1
+    assert windows.is_due()
+    windows.record(lambda window: None, threading.Event(), 1e-3)
+    windows.end()
+    assert windows._due - time.perf_counter() == pytest.approx(50, abs=2)
+    assert not windows.is_due()
+
+
+def test_a_profiler_that_cannot_be_opened_is_no_error_and_is_told(monkeypatch):
+    from jax._src.lib import _profiler
+
+    def refuse(options):
+        raise RuntimeError("another one has it")
+
+    monkeypatch.setattr(_profiler, "ProfilerSession", refuse)
+    windows = Windows()
+    windows.record(lambda window: None, threading.Event(), 1e-3)
+    windows.end()
+    assert windows.closed == []
+    assert windows.why_none == "JAX's profiler could not be opened (another one has it)"
+
+
+@pytest.mark.parametrize(
+    ("spans", "ends", "lasted"),
+    [
+        ([(1, 2)], [], [(1, 2)]),
+        ([(1, 2)], [5], [(1, 5)]),
+        ([(1, 2), (6, 7)], [5, 9], [(1, 5), (6, 9)]),
+        ([(1, 2), (6, 7)], [5], [(1, 5), (6, 10)]),
+        ([(6, 7)], [3, 9], [(0, 3), (6, 9)]),
+    ],
+    ids=["no end", "an end", "in turn", "under way when it closed", "under way when it opened"],
+)
+def test_an_operator_lasts_until_its_end_is_seen(spans, ends, lasted):
+    found = _with_ends([(*span, "CPU 0") for span in spans], ends, opened=0, closed=10)
+    assert list(found) == [(*span, "CPU 0") for span in lasted]
+
+
+def test_spans_that_overlap_are_one():
+    assert _merged([(3, 4), (0, 2), (1, 1.5), (4, 5)], 10) == [(10, 12), (13, 15)]
+
+
+@pytest.mark.parametrize(("version", "stands_in"), [((0, 7, 2), True), ((0, 10, 2), False)])
+def test_jax_0_7_finds_no_tensorflow_to_import(version, stands_in, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(__version_info__=version))
+    monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
+    with _without_tensorflow():
+        assert ("tensorflow.python.profiler.trace" in sys.modules) == stands_in
+    assert "tensorflow" not in sys.modules
