@@ -267,7 +267,8 @@ class Watched:
         if found.callers:
             called = sorted(found.callers.items(), key=lambda item: -item[1])[:3]
             looks = sum(found.callers.values())
-            yield "Called from " + ", ".join(f"{at} ({n / looks:.0%})" for at, n in called)
+            several = [f"{at} ({n / looks:.0%})" for at, n in called if n > 0.005 * looks]
+            yield f"Called from {', '.join(several) if len(several) > 1 else called[0][0]}."
 
     def _repr_html_(self) -> str:
         rows = []
@@ -326,16 +327,21 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 
 
 class _Look(NamedTuple):
-    """What the threads did between two looks: each is where it was at the first of them.
+    """What the threads did for half of the time between two looks.
+
+    Where a thread has moved between them, it was at the one place for half of that time, and at the
+    other for the rest: who looks may have been kept from its core.
 
     Attributes:
         start: Seconds of `time.perf_counter`, as `end`.
+        at: When the threads were seen, which is one of both.
         threads: By their number: name, place, whether it moved on, whether it used its processor.
         others: How many cores were used by threads which are not Python's.
     """
 
     start: float
     end: float
+    at: float
     threads: dict[int, tuple[str, Sight, bool, bool]]
     others: float
 
@@ -466,7 +472,7 @@ class Watcher:
         before, process_before, python_before = self._clocks
         seconds = max(now - before, 1e-9)
         named = {thread.ident: thread for thread in threading.enumerate()}
-        threads, last = {}, {}
+        first, second, last = {}, {}, {}
         for ident, frame in sys._current_frames().items():
             if ident == self._ident:
                 continue
@@ -485,7 +491,9 @@ class Watcher:
                 moved = sight is None or sight.at != old[1].at or spent > 2e-5
                 works = moved if used is None else spent > 0.2 * seconds
                 name = named[ident].name if ident in named else "a thread of XLA"
-                threads[ident] = name, old[1], moved, works
+                first[ident] = name, old[1], moved, works
+                if sight:
+                    second[ident] = name, sight, moved, works
                 if sight is None or sight.site != old[1].site:
                     self._moved[ident].append(now)
                 self.callers[old[1].site].update(old[1].callers[:1])
@@ -494,7 +502,9 @@ class Watcher:
         self.watched.looks += 1
         if window is not None and before:
             others = (process - process_before - python + python_before) / seconds
-            window.looks.append(_Look(before, now, threads, others))
+            middle = now - seconds / 2
+            window.looks.append(_Look(before, middle, before, first, others))
+            window.looks.append(_Look(middle, now, now, second, others))
         self._last, self._clocks = last, (now, process, python)
 
     # --- Hearing what compiles ----------------------------------------------------------------
@@ -731,13 +741,13 @@ class _Account:
         config = getattr(sys.modules.get("jax"), "config", None)
         values = getattr(config, "values", {})
         synchronous = values.get("jax_cpu_enable_async_dispatch") is False
-        around = [looks[max(n - 3, 0) : n + 4] for n in range(len(looks))]
+        around = [looks[max(n - 6, 0) : n + 7] for n in range(len(looks))]
         for look, near in zip(looks, around, strict=True):
             seconds = look.end - look.start
             called_back = any(sight.doing == "callback" for _, sight, *_ in look.threads.values())
-            called = _overlap(calls, look.start - 5e-5, look.start + 5e-5) > 0
+            called = _overlap(calls, look.at - 5e-5, look.at + 5e-5) > 0
             compiles = any(
-                sight.doing == "compiles" or self._is_compiling(ident, look.start)
+                sight.doing == "compiles" or self._is_compiling(ident, look.at)
                 for ident, (_, sight, *_) in look.threads.items()
             )
             seen_to_work = any(_overlap(s, look.start, look.end) for s in busy.values())
@@ -759,7 +769,7 @@ class _Account:
                     lost = rest
             for ident, (name, sight, moved, used) in look.threads.items():
                 kind = _kind(sight, not moved or not used, lost > 0.5 * seconds, called)
-                if self._is_compiling(ident, look.start):
+                if self._is_compiling(ident, look.at):
                     kind = "compiles"  # While JAX traces, the lines of the function itself run.
                 key = "a callback" if kind == "callback" else name, sight.site.place
                 if kind == "compiles":
@@ -914,7 +924,7 @@ def _dispatching(looks: list[_Look], calls: Spans) -> tuple[Counter[int], Counte
     """
     seen, moved = Counter(), Counter()
     for look in looks:
-        in_call = _overlap(calls, look.start - 2e-5, look.start + 2e-5) > 0
+        in_call = _overlap(calls, look.at - 2e-5, look.at + 2e-5) > 0
         begins = bisect_left(calls, (look.start,)) < bisect_left(calls, (look.end,))
         for ident, (_, sight, has_moved, _) in look.threads.items():
             seen[ident] += in_call and sight.doing in ("call", "jax", "library", "compiles")

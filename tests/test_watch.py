@@ -429,6 +429,7 @@ def looks(*threads, every=0.01):
         _Look(
             n * every,
             (n + 1) * every,
+            n * every,
             {
                 threading.main_thread().ident + i: (names[i], sight, False, False)
                 for i, sight in enumerate(at)
@@ -450,7 +451,10 @@ def account(*windows, compiled=(), after=0.0, over=None):
     closed = []
     for number, (seen_there, busy) in enumerate(windows):
         shift = float(number)
-        there = [x._replace(start=x.start + shift, end=x.end + shift) for x in seen_there]
+        there = [
+            x._replace(start=x.start + shift, end=x.end + shift, at=x.at + shift)
+            for x in seen_there
+        ]
         window = Known(shift, there[-1].end, b"", there)
         window.known = (
             {name: [(a + shift, b + shift) for a, b in spans] for name, spans in busy.items()},
@@ -559,7 +563,9 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
 def test_who_calls_a_line_is_said_and_how_often(watched):
     watched.findings[0].callers = {"a.py:3": 30, "a.py:9": 10}
     assert str(watched).count("Called from") == 1
-    assert "Called from a.py:3 (75%), a.py:9 (25%)" in str(watched)
+    assert "Called from a.py:3 (75%), a.py:9 (25%)." in str(watched)
+    watched.findings[0].callers = {"a.py:3": 30}
+    assert "Called from a.py:3." in str(watched)
 
 
 def test_in_a_notebook_the_report_is_a_table(watched):
