@@ -521,7 +521,11 @@ class Watcher:
         """Take down a step of compiling, in the thread that compiles."""
         now, ident = time.perf_counter(), threading.get_ident()
         parts = self._parts[ident]
-        parts[event] = seconds
+        # Tracing, lowering and compiling follow each other; what was only traced is forgotten.
+        if now - seconds > parts.get("until", now) + 0.05:
+            parts.clear()
+        parts["began"] = min(parts.get("began", now), now - seconds)
+        parts["until"] = now
         inner, mine = [], []
         for frame in frames_outward(sys._getframe(2)):
             owner = owner_of(frame.f_code.co_filename)
@@ -535,11 +539,11 @@ class Watcher:
             mine.pop()
         if event.endswith("backend_compile_duration"):
             del self._parts[ident]
-            took = sum(value for key, value in parts.items() if key.startswith("/jax"))
             last = next((c.over for c in reversed(self.compiled) if c.thread == ident), 0.0)
             function, code = parts.get("function"), parts.get("code", 0)
-            # While they live, two functions of one code are two, and neither is made in each turn.
-            for other in reversed(self.compiled):
+            # While they live, two functions of one code are two, and neither is made in each turn;
+            # but of its own ones, JAX makes and keeps one for each shape.
+            for other in reversed(self.compiled) if not parts.get("own") else ():
                 if other.code == code and other.function and other.function is not function:
                     code = (code, id(function)) if other.function() is not None else code
                     break
@@ -552,11 +556,11 @@ class Watcher:
                         "library" in inner,
                         parts.get("own", False),
                         # While JAX traces, it is in the function itself.
-                        any(last < at < now - took for at in list(self._moved[ident])),
+                        any(last < at < parts["began"] for at in list(self._moved[ident])),
                         parts.get("arguments"),
                         function,
                         code,
-                        now - took,
+                        parts["began"],
                         now,
                     )
                 )

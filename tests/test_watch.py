@@ -378,6 +378,17 @@ def test_a_script_that_watches_itself_has_the_way_of_the_command():
     assert command.watched.looks > 0
 
 
+def test_an_array_that_grows_in_each_turn_compiles_again():
+    def grow():
+        grown = jnp.zeros((1, 9))
+        for _ in range(8):
+            grown = jnp.concatenate([grown, jnp.ones((1, 9))])
+
+    found = compilations_in(grow)["grown = jnp.concatenate([grown, jnp.ones((1, 9))])"]
+    assert found[0] == "compilation"
+    assert "last for float32[8,9] after float32[7,9]" in found[1]
+
+
 def test_functions_that_live_on_are_not_compiled_again(program):
     def make(factor):
         return jax.jit(lambda x: program(factor * x))
