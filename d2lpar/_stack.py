@@ -28,16 +28,8 @@ _BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
 _SLEEPS = {"sleep", "select", "poll", "recv", "read", "readline", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
 # Of the standard library, what waits for another thread or process.
-_LOCKS = (
-    "threading",
-    "queue",
-    "_base",
-    "thread",
-    "selectors",
-    "connection",
-    "queues",
-    "subprocess",
-)
+_LOCKS = {"threading", "queue", "_base", "thread", "selectors", "connection", "queues"}
+_LOCKS |= {"subprocess"}
 _CALLBACKS = {"callback", "debugging", "io_callback"}
 
 

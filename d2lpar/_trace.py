@@ -10,11 +10,9 @@ each device also notes when its results become ready, one after the other.
 """
 
 import contextlib
-import re
 import tempfile
 import threading
 import time
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +25,7 @@ from d2lpar._errors import CompilationError, D2lparError, require_function, requ
 from d2lpar._timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import listed, record_compilations
 from d2lpar._waiting import wait_all, wait_for
+from d2lpar._windows import can_read_traces, profiled, without_tensorflow
 
 # What the profiler calls the call that is being recorded, and the time that Python waits.
 RECORDED = "d2lpar.record_trace"
@@ -149,7 +148,8 @@ def _profiler(folder: str) -> Iterator[None]:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
     try:
-        jax.profiler.start_trace(folder, profiler_options=options)
+        with without_tensorflow():
+            jax.profiler.start_trace(folder, profiler_options=options)
     except RuntimeError as error:
         raise D2lparError(
             "record_trace() was called while a recording is under way, and JAX has one "
@@ -166,7 +166,8 @@ def _profiler(folder: str) -> Iterator[None]:
         yield
     finally:
         jax.block_until_ready = wait
-        jax.profiler.stop_trace()
+        with without_tensorflow():
+            jax.profiler.stop_trace()
 
 
 class Result(NamedTuple):
@@ -261,12 +262,6 @@ def rows_of(
         yield Event(device, *what, number, start, end - start)
 
 
-def can_read_traces() -> bool:
-    """Say whether this version of JAX can read traces."""
-    # In jax 0.7.0 it is None.
-    return getattr(jax.profiler, "ProfileData", None) is not None
-
-
 def looks_complete(data: bytes) -> bool:
     """Say whether the bytes are a sequence of whole fields 1 to 4, as an XSpace is.
 
@@ -288,16 +283,13 @@ def looks_complete(data: bytes) -> bool:
 
 def read_events(data: bytes) -> tuple[Event, ...]:
     """Return the events of a serialized XSpace."""
-    with warnings.catch_warnings():
-        # Python 3.13 deprecates how these types were built.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        events, window = [], None
-        for plane in jax.profiler.ProfileData.from_serialized_xspace(data).planes:
-            if plane.name == "/host:CPU":
-                of_host, window = _host_events(plane.lines)
-                events += of_host
-            elif gpu := re.fullmatch(r"/device:GPU:(\d+)", plane.name):
-                events += _gpu_events(f"GPU {gpu[1]}", plane.lines)
+    events, window = [], None
+    for device, lines in profiled(data):
+        if device:
+            events += _gpu_events(device, lines)
+        else:
+            of_host, window = _host_events(lines)
+            events += of_host
     if window is None:  # Somebody else recorded it.
         began = min((event.start for event in events), default=0)
         over = max((event.end for event in events), default=0) + 1
@@ -371,10 +363,8 @@ def _gpu_events(device: str, lines: Iterable[Any]) -> Iterator[Event]:
     """Yield what the streams of a GPU did; copies to and from the host get rows of their own."""
     rows = {"MemcpyD2H": f"{device} to host", "MemcpyH2D": f"{device} from host"}
     first, run, copies = None, -1, 0
-    # A line that is no stream repeats what the streams did.
-    streams = (line for line in lines if line.name.startswith("Stream"))
     for event in sorted(
-        (event for line in streams for event in line.events), key=lambda event: event.start_ns
+        (event for line in lines for event in line.events), key=lambda event: event.start_ns
     ):
         start, duration = round(event.start_ns), round(event.duration_ns)
         stats = dict(event.stats)

@@ -242,8 +242,8 @@ class Watched:
                 f"{high:.0%})" + "".join(f", {name} for {s:.0%}" for name, s in idle.items()) + "."
             )
         yield (
-            f"Looked {self.looks} times; saw what the devices did for "
-            f"{format_seconds(self.observed_seconds)}, a sample of the rest."
+            f"Looked {self.looks} times at Python, and for "
+            f"{format_seconds(self.observed_seconds)} at the devices, which is a sample."
         )
         if any(map(self.loss, self.findings)):
             yield "Lost: the share of the time in which the device was idle while Python was there."
@@ -607,10 +607,11 @@ def _arguments_in(frame: Any) -> dict[str, Any]:
 
 def _placed(sharding: Any) -> str:
     """Return where an argument was put, in words; "" if nobody has said where it is to be."""
+    from d2lpar._devices import device_name  # JAX has been imported: it is compiling.
+
     devices = getattr(sharding, "device_set", ())
     if len(devices) == 1:
-        (device,) = devices
-        return f"{device.platform.upper()} {device.id}"
+        return device_name(*devices)
     return f"{len(devices)} devices, {getattr(sharding, 'spec', sharding)}" if devices else ""
 
 
@@ -636,11 +637,19 @@ class _Account:
         self._watcher = watcher
         self._compiled = list(watcher.compiled)
         self._again = _compiled_again(self._compiled)
-        self._windows = [(window, *window.read()) for window in watcher.windows.closed]
+        self._windows = [(window, *window.events) for window in watcher.windows.closed]
         self._start = self._end_of_start()
         self._devices = self._names()
-        self._dispatching = [_dispatching(w.looks, calls) for w, _, calls in self._windows]
+        dispatching = [_dispatching(w.looks, calls) for w, _, calls in self._windows]
+        self._called = [called for called, _ in dispatching]
+        self._moved = [moved for _, moved in dispatching]
+        # Of all windows, and, if none saw a call, where something was compiled.
+        self._called_in_all = sum(self._called, Counter())
+        self._moved_in_all = sum(self._moved, Counter())
+        self._compiled_in = Counter(one.thread for one in self._compiled)
         self._unseen = 0.0
+        values = getattr(getattr(sys.modules.get("jax"), "config", None), "values", {})
+        self._synchronous = values.get("jax_cpu_enable_async_dispatch") is False
         self._compiling: dict[int, Spans] = defaultdict(list)
         for one in self._compiled:
             self._compiling[one.thread].append((one.began, one.over))
@@ -741,19 +750,19 @@ class _Account:
         feeder = self._feeder(number)
         whole = sum(look.end - look.start for look in looks)
         idle = dict.fromkeys(self._devices, 0.0)
+        edges = _edges(busy.get(self._devices[0], []))
         # The system tells how long a process has used its cores every few milliseconds.
-        config = getattr(sys.modules.get("jax"), "config", None)
-        values = getattr(config, "values", {})
-        synchronous = values.get("jax_cpu_enable_async_dispatch") is False
         around = [looks[max(n - 6, 0) : n + 7] for n in range(len(looks))]
         for look, near in zip(looks, around, strict=True):
             seconds = look.end - look.start
             called_back = any(sight.doing == "callback" for _, sight, *_ in look.threads.values())
             called = _overlap(calls, look.at - 5e-5, look.at + 5e-5) > 0
-            compiles = any(
-                sight.doing == "compiles" or self._is_compiling(ident, look.at)
+            # While JAX traces, the lines of the function itself run.
+            compiling = {
+                ident
                 for ident, (_, sight, *_) in look.threads.items()
-            )
+                if sight.doing == "compiles" or _holds(self._compiling[ident], look.at)
+            }
             seen_to_work = any(_overlap(s, look.start, look.end) for s in busy.values())
             lost = 0.0
             for device in self._devices:
@@ -763,8 +772,8 @@ class _Account:
                     rest = seconds
                 elif (
                     device == self._devices[0]
-                    and not (seen_to_work or compiles)
-                    and _is_unseen(look, near, spans, synchronous)
+                    and not (seen_to_work or compiling)
+                    and _is_unseen(look, near, edges, self._synchronous)
                 ):
                     self._unseen += rest
                     rest = 0.0
@@ -772,12 +781,10 @@ class _Account:
                 if device == self._devices[0]:
                     lost = rest
             for ident, (name, sight, moved, used) in look.threads.items():
-                kind = _kind(sight, not moved or not used, lost > 0.5 * seconds, called)
-                if self._is_compiling(ident, look.at):
-                    kind = "compiles"  # While JAX traces, the lines of the function itself run.
-                key = "a callback" if kind == "callback" else name, sight.site.place
-                if kind == "compiles":
+                if ident in compiling:
                     continue  # Its time is known from the events.
+                kind = _kind(sight, not moved or not used, lost > 0.5 * seconds, called)
+                key = "a callback" if kind == "callback" else name, sight.site.place
                 self._kinds[key][kind] += seconds / whole
                 self._sites[key][sight.site] += 1
                 self._there[key][number] += seconds / whole
@@ -792,18 +799,14 @@ class _Account:
                         )
         return whole, idle
 
-    def _is_compiling(self, thread: int, at: float) -> bool:
-        return any(start <= at < end for start, end in self._compiling[thread])
-
     def _feeder(self, number: int) -> int:
         """Return the thread that most likely hands work to the devices."""
-        called, moved = zip(*self._dispatching, strict=True)
         for seen in (
-            called[number],
-            sum(called, Counter()),
-            moved[number],
-            sum(moved, Counter()),
-            Counter(one.thread for one in self._compiled),
+            self._called[number],
+            self._called_in_all,
+            self._moved[number],
+            self._moved_in_all,
+            self._compiled_in,
         ):
             if seen:
                 return seen.most_common(1)[0][0]
@@ -888,11 +891,10 @@ class _Account:
 
     def _notes(self, watched: Watched) -> Iterator[str]:
         config = getattr(sys.modules.get("jax"), "config", None)
-        values = getattr(config, "values", {})
         for switch, words in _SWITCHES.items():
             if getattr(config, switch, False):
                 yield f"{words}."
-        if values.get("jax_cpu_enable_async_dispatch") is False:
+        if self._synchronous:
             yield (
                 "jax_cpu_enable_async_dispatch is off: a call computes before it returns. Switch "
                 "it on, unless you know why it is off."
@@ -912,7 +914,7 @@ class _Account:
 def _kind(sight: Sight, waits: bool, idle: bool, called: bool) -> str:
     """Return which of `KINDS` a thread is at."""
     known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
-    if sight.doing in ("value", "barrier", "callback", "compiles", *known):
+    if sight.doing in ("value", "barrier", "callback", *known):
         return known.get(sight.doing, sight.doing)
     if waits and not idle and sight.doing in ("call", "jax", "puts"):
         return "value" if reads(sight.deepest) and not called else "queue"
@@ -936,14 +938,14 @@ def _dispatching(looks: list[_Look], calls: Spans) -> tuple[Counter[int], Counte
     return +seen, +moved
 
 
-def _is_unseen(look: _Look, near: list[_Look], busy: Spans, synchronous: bool) -> bool:
+def _is_unseen(
+    look: _Look, near: list[_Look], edges: tuple[float, float], synchronous: bool
+) -> bool:
     """Return whether a device works on something that began before a window or ends after it.
 
-    That leaves no event, so there may be work before the first one and after the last, but for
-    those that take no time.
+    That leaves no event, so there may be work before the first one and after the last.
     """
-    seen = [span for span in busy if span[1] - span[0] > 1e-4]
-    if seen and seen[0][0] < look.end and look.start < seen[-1][1]:
+    if edges[0] < look.end and look.start < edges[1]:
         return False
     waits = reading = computes = False
     for ident, (_, sight, moved, used) in look.threads.items():
@@ -958,14 +960,27 @@ def _is_unseen(look: _Look, near: list[_Look], busy: Spans, synchronous: bool) -
     return waits or (others > (0.3 if reading else 0.5) and not computes)
 
 
+def _edges(busy: Spans) -> tuple[float, float]:
+    """Return when the first and the last operator were seen, but for those that take no time."""
+    seen = [span for span in busy if span[1] - span[0] > 1e-4]
+    return (seen[0][0], seen[-1][1]) if seen else (math.inf, -math.inf)
+
+
 def _overlap(spans: Spans, start: float, end: float) -> float:
-    first = bisect_left(spans, (start,))
+    """Return for how long there is a span between two times."""
     total = 0.0
-    for a, b in spans[max(first - 1, 0) :]:
-        if a >= end:
+    for number in range(max(bisect_left(spans, (start,)) - 1, 0), len(spans)):
+        first, last = spans[number]
+        if first >= end:
             break
-        total += max(min(b, end) - max(a, start), 0.0)
+        total += max(min(last, end) - max(first, start), 0.0)
     return total
+
+
+def _holds(spans: Spans, at: float) -> bool:
+    """Return whether there is a span at a time."""
+    number = bisect_left(spans, (at, math.inf)) - 1
+    return number >= 0 and at < spans[number][1]
 
 
 def _mean(shares: dict[int, float], weights: dict[int, float]) -> tuple[float, float]:

@@ -3,10 +3,10 @@
 How it works. JAX's profiler records what each device executes. It is too dear to run all the time,
 and what it records is too much to keep, so it is opened for some fifty milliseconds now and then,
 and what it recorded is read when the program has ended. An operator that was under way when a
-window opened, or still is when it closes, leaves no event; there the processor time of XLA's own
-threads tells whether a CPU device was computing.
+window opened, or still is when it closes, leaves no event of its own, but for one at its end.
 """
 
+import functools
 import itertools
 import re
 import sys
@@ -41,38 +41,31 @@ class Window:
     data: bytes = b""
     looks: list[Any] = field(default_factory=list)
 
-    def read(self) -> tuple[dict[str, Spans], Spans]:
-        """Return when each device was busy, and when Python was in a call that dispatches.
+    @functools.cached_property
+    def events(self) -> tuple[dict[str, Spans], Spans]:
+        """When each device was busy, and when Python was in a call that dispatches.
 
         To copy to a device counts as such a call only if nothing else was called.
         """
         busy, calls, puts, opened = defaultdict(list), [], [], None
         operators, ends = defaultdict(list), defaultdict(list)
-        with warnings.catch_warnings():
-            # Python 3.13 deprecates how these types were built.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            profile = sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(self.data)
-            for plane in profile.planes:
-                gpu = re.fullmatch(r"/device:GPU:(\d+)", plane.name)
-                for line in plane.lines:
-                    if gpu and line.name.startswith("Stream"):
-                        busy[f"GPU {gpu[1]}"] += map(_span, line.events)
-                    if plane.name != "/host:CPU":
-                        continue
-                    for event in line.events:
-                        name = event.name
-                        if name.startswith("PjitFunction"):
-                            calls.append(_span(event))
-                        elif name.startswith("DevicePut"):
-                            puts.append(_span(event))
-                        elif name.startswith("end: "):
-                            ends[name[5:]].append(event.start_ns / 1e9)
-                        elif name == _OPENED:
-                            opened = event.start_ns / 1e9
-                        elif not name.startswith("ThreadpoolListener"):
-                            ordinal = dict(event.stats).get("device_ordinal")
-                            if ordinal is not None:
-                                operators[name].append((*_span(event), f"CPU {ordinal}"))
+        for device, lines in profiled(self.data):
+            for event in (event for line in lines for event in line.events):
+                name = event.name
+                if device:
+                    busy[device].append(_span(event))
+                elif name.startswith("PjitFunction"):
+                    calls.append(_span(event))
+                elif name.startswith("DevicePut"):
+                    puts.append(_span(event))
+                elif name.startswith("end: "):
+                    ends[name[5:]].append(event.start_ns / 1e9)
+                elif name == _OPENED:
+                    opened = event.start_ns / 1e9
+                elif not name.startswith("ThreadpoolListener"):
+                    ordinal = dict(event.stats).get("device_ordinal")
+                    if ordinal is not None:
+                        operators[name].append((*_span(event), f"CPU {ordinal}"))
         if opened is None:
             return {}, []
         closed = opened + self.over - self.began
@@ -82,6 +75,30 @@ class Window:
         offset = self.began - opened
         known = {device: _merged(spans, offset) for device, spans in busy.items()}
         return known, _merged(calls or puts, offset)
+
+
+def can_read_traces() -> bool:
+    """Say whether this version of JAX can read traces."""
+    # In jax 0.7.0 it is None.
+    return getattr(sys.modules["jax"].profiler, "ProfileData", None) is not None
+
+
+def profiled(data: bytes) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lines of events of a serialized XSpace: of the host, called "", and of each GPU.
+
+    Each thread of the host has a line. A line of a GPU that is no stream repeats what these did.
+    """
+    with warnings.catch_warnings():
+        # Python 3.13 deprecates how these types were built.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for plane in sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(data).planes:
+            if plane.name == "/host:CPU":
+                yield "", list(plane.lines)
+            elif gpu := re.fullmatch(r"/device:GPU:(\d+)", plane.name):
+                yield (
+                    f"GPU {gpu[1]}",
+                    [line for line in plane.lines if line.name.startswith("Stream")],
+                )
 
 
 def _with_ends(
@@ -181,7 +198,7 @@ class Windows:
                 if abs(sys.getswitchinterval() - mine) < 1e-9:
                     sys.setswitchinterval(before)
                 closing = time.perf_counter()
-                with _without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
+                with without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
                     window.data = session.stop()
                     self.closed.append(window)
             # Closing takes as long as there are events, thousands in some programs.
@@ -193,11 +210,14 @@ class Windows:
 
     def _opened(self) -> Any:
         """Return a session of the profiler, or None if there is none to be had."""
+        if not can_read_traces():
+            self.why_none = "it takes JAX 0.7.1 or newer to read what the profiler records"
+            return None
         try:
             profiler = self._take_over()
             options = profiler.ProfileOptions()
             options.python_tracer_level = 0
-            with _without_tensorflow():
+            with without_tensorflow():
                 return self._original(options)
         except Exception as error:
             self.why_none = f"JAX's profiler could not be opened ({error})"
@@ -228,7 +248,7 @@ class Windows:
 
 
 @contextmanager
-def _without_tensorflow() -> Iterator[None]:
+def without_tensorflow() -> Iterator[None]:
     """Keep the profiler of JAX 0.7 from importing TensorFlow, or complaining that it cannot."""
     names = []
     if sys.modules["jax"].__version_info__ < (0, 8) and "tensorflow" not in sys.modules:

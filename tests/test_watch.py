@@ -85,7 +85,7 @@ def test_what_needs_no_value_is_not_said_to_wait(name):
         for _ in range(5):
             NEED_NONE[name](*of)
 
-    assert of_kind(found_in(ask, seconds=0.03, attempts=1), WAITS - {"barrier"}) == set()
+    assert of_kind(found_in(ask, seconds=0.03, attempts=1), WAITS) == set()
 
 
 @pytest.mark.parametrize(
@@ -269,6 +269,12 @@ def test_what_a_line_compiles_when_it_is_passed_once_is_not_compiled_again():
         }
 
     assert {kind for kind, _ in compilations_in(initialize).values()} <= {"first compilation"}
+
+
+def test_what_compiles_once_is_no_loss(program):
+    with watch() as watched:
+        jax.jit(program)(np.ones((3, 11))).block_until_ready()
+    assert {f.kind for f in watched.losses(-1)}.isdisjoint({"compilation", "first compilation"})
 
 
 def test_what_a_library_compiles_in_one_call_is_not_compiled_again(program):
@@ -455,10 +461,6 @@ def looks(*threads, every=0.01):
 def account(*windows, compiled=(), after=0.0, over=None):
     """Reckon with windows, one a second: what was looked at, and when each device was busy."""
 
-    class Known(Window):
-        def read(self):
-            return self.known
-
     closed = []
     for number, (seen_there, busy) in enumerate(windows):
         shift = float(number)
@@ -466,8 +468,8 @@ def account(*windows, compiled=(), after=0.0, over=None):
             x._replace(start=x.start + shift, end=x.end + shift, at=x.at + shift)
             for x in seen_there
         ]
-        window = Known(shift, there[-1].end, b"", there)
-        window.known = (
+        window = Window(shift, there[-1].end, b"", there)
+        window.events = (
             {name: [(a + shift, b + shift) for a, b in spans] for name, spans in busy.items()},
             [(there[0].start, there[0].start + 1e-5)],
         )
@@ -512,6 +514,17 @@ def test_a_thread_that_feeds_no_device_loses_nothing():
     one = looks([READ] * 5 + [STEP] * 5, reads_values)
     watched = account((one, {"CPU 0": [(0.05, 0.1)]}))
     assert {f.place.code for f in watched.losses(-1)} == {"read()"}
+
+
+def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first():
+    reads = [seen("log()", "value")] * 10
+    one = looks([READ] * 3 + [STEP] + reads[:6], [None] * 3 + reads[:7])
+    watched = account((one, {"CPU 0": [(0.03, 0.1)]}))
+    assert [(f.thread, f.place.code) for f in watched.findings if f.place.code != "step()"] == [
+        ("MainThread", "read()"),
+        ("logger", "log()"),
+        ("MainThread", "log()"),
+    ]
 
 
 def test_each_device_is_idle_by_itself():
@@ -710,6 +723,15 @@ def test_a_script_that_keeps_its_device_waiting_fails_where_it_must_not(command,
     assert status == 1
     assert f"More than 10%: {tmp_path / 'script.py'}:9 keeps the device idle, which costs" in said
     assert {f["place"]["line"] for f in json.loads(report.read_text())["findings"]} >= {8, 9}
+
+
+def test_a_script_whose_device_is_busy_may_wait_for_it(command):
+    program = HIDDEN.format(turns=400).replace("    time.sleep(0.02)\n", "")
+    program = program.replace("0, 60,", "0, 120,")
+    status, _, said = command(program, options=["--fail-over", "30%"])
+    assert "waits for a value: float(loss)" in said
+    assert "Too short" not in said
+    assert (status, "More than" in said) == (0, False)
 
 
 def test_a_script_that_is_over_at_once_is_not_judged(command):

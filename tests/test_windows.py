@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from d2lpar._windows import Windows, _merged, _with_ends, _without_tensorflow
+from d2lpar import watch
+from d2lpar._windows import Windows, _merged, _with_ends, without_tensorflow
 
 
 def recorded(work, length=0.05):
@@ -26,7 +27,7 @@ def recorded(work, length=0.05):
     finally:
         windows.end()
     (window,) = windows.closed
-    return window, *window.read()
+    return window, *window.events
 
 
 def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
@@ -63,6 +64,15 @@ def test_a_profiler_that_cannot_be_opened_is_no_error_and_is_told(monkeypatch):
     assert windows.why_none == "JAX's profiler could not be opened (another one has it)"
 
 
+def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
+    monkeypatch.setattr(jax.profiler, "ProfileData", None)
+    with watch(0.001) as watched:
+        jax.block_until_ready(jnp.ones(3) + 1)
+        time.sleep(0.05)
+    assert watched.observed_seconds == 0
+    assert "takes JAX 0.7.1 or newer" in str(watched)
+
+
 @pytest.mark.parametrize(
     ("spans", "ends", "lasted"),
     [
@@ -87,6 +97,6 @@ def test_spans_that_overlap_are_one():
 def test_jax_0_7_finds_no_tensorflow_to_import(version, stands_in, monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(__version_info__=version))
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
-    with _without_tensorflow():
+    with without_tensorflow():
         assert ("tensorflow.python.profiler.trace" in sys.modules) == stands_in
     assert "tensorflow" not in sys.modules
