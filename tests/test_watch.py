@@ -260,15 +260,17 @@ def test_weak_types_and_devices_are_causes_as_well(program):
     assert "a float32[7,5] that is committed to" in of_device
 
 
-def test_what_a_line_compiles_when_it_is_passed_once_is_not_compiled_again():
+def test_what_a_line_compiles_when_it_is_passed_once_is_not_compiled_again(program):
+    step, first, second = jax.jit(program), np.ones((5, 3)), np.ones((6, 3))
+
     def initialize():
         key = jax.random.key(0)
-        return [jax.random.laplace(key, (n, n + 1)) for n in (5, 6, 7)], {
-            "w": jnp.cosh(np.ones((3, 8))),
-            "b": jnp.cosh(np.ones(8)),
-        }
+        layers = [jax.random.laplace(key, (n, n + 1)) for n in (5, 6, 7)]
+        weights = {"w": jnp.cosh(np.ones((3, 8))), "b": jnp.cosh(np.ones(8))}
+        return layers, weights, list(map(step, (first, second)))
 
-    assert {kind for kind, _ in compilations_in(initialize).values()} <= {"first compilation"}
+    found = compilations_in(initialize)  # On a line of its own: a comprehension is passed once.
+    assert {kind for kind, _ in found.values()} <= {"first compilation"}
 
 
 def test_what_compiles_once_is_no_loss(program):
@@ -547,6 +549,11 @@ def test_an_operator_that_is_longer_than_a_window_is_no_idle_time():
     assert watched.devices["CPU 0"] == pytest.approx(0.0)
 
 
+def test_between_two_operators_a_device_is_idle_also_while_somebody_waits():
+    watched = account((looks([WAIT] * 10), {"CPU 0": [(0.0, 0.02), (0.08, 0.1)]}))
+    assert watched.devices["CPU 0"] == pytest.approx(0.6)
+
+
 def test_shares_are_of_what_comes_after_the_start():
     one, busy = looks([READ] * 10), {"CPU 0": [(0.0, 0.1)]}
     watched = account((one, {}), (one, busy), (one, busy), after=1.0)
@@ -643,14 +650,41 @@ print(__name__, __file__, sys.argv[1:], beside.word, 'jax' in sys.modules, 'nump
 os.chdir('/')
 os.remove(__file__)
 os.environ['JAX_ENABLE_X64'] = '1'
-import threading
-threading.Thread(target=lambda: print(threading.current_thread().name), name='late').start()
+import threading, time
+def late():
+    time.sleep(0.2)
+    print(threading.current_thread().name, file=sys.stderr)
+threading.Thread(target=late, name='late').start()
 """
     status, out, said = command(program, "--json", "5")
-    first, second = out.splitlines()
-    assert first == f"__main__ {tmp_path / 'script.py'} ['--json', '5'] beside False False"
-    assert (status, second) == (0, "late")
+    asked = "['--json', '5']"
+    assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} {asked} beside False False\n")
+    assert said.index("late") < said.index("Watched for")
     assert "What the devices did is not known: it did not use JAX." in said
+
+
+def test_neither_signals_nor_forks_of_the_script_meet_the_thread_that_looks(command, run_python):
+    program = """
+import os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
+"""
+    assert command(program)[:2] == (0, "SIGUSR1 1\n")
+    program = """
+import os
+os.register_at_fork(before=lambda: print(len(os.listdir("/proc/self/task"))))
+from d2lpar import watch
+with watch() as watched:
+    if os.fork() == 0:
+        os._exit(0)
+    os.wait()
+    before = watched.looks
+    while watched.looks < before + 3:
+        pass
+"""
+    if sys.platform == "linux":
+        assert run_python(program) == "1"
 
 
 def test_a_script_sets_what_jax_reads_when_it_is_imported(command):
