@@ -87,8 +87,7 @@ KINDS = {
     ),
     "queue": (
         "waits inside a call for the device",
-        "The call computes before it returns: see whether the program calls back, or asynchronous "
-        "dispatch is off.",
+        "Python is ahead of the device here, and the device is what takes the time.",
         _CHAPTER,
     ),
 }
