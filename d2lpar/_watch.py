@@ -294,7 +294,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 
     Lines at which Python was for less than a two-hundredth of the time are left out. What the
     devices do is seen in short windows of JAX's profiler, so the first second or two tell little;
-    a program that uses the profiler itself has the way.
+    if the program uses the profiler itself, that takes precedence.
 
     Args:
         interval: Seconds between two looks outside the windows.

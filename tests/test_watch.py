@@ -195,8 +195,11 @@ def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
 
 def compilations_in(function, *args):
     """Return the kind and the detail of what is said to compile, by its line."""
+    # In a thread, since what runs the tests has loops of its own around them.
+    thread = threading.Thread(target=function, args=args)
     with watch() as watched:
-        function(*args)
+        thread.start()
+        thread.join()
     of = [f for f in watched.findings if "compilation" in f.kind]
     return {f.place.code: (f.kind, f.detail) for f in of}
 
