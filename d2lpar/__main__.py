@@ -73,7 +73,14 @@ def main() -> None:
     )
     running.add_argument("--gpus", action="store_true", help="give each a GPU of its own")
     running.add_argument(
-        "--timeout", type=float, metavar="SECONDS", help="end them if they take longer"
+        "--timeout", type=seconds, metavar="TIME", help="end them if they take longer"
+    )
+    running.add_argument(
+        "--stalled-after",
+        type=seconds,
+        metavar="TIME",
+        help="say at which line each process stands if nothing has moved for so long, for example "
+        "60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
     )
     for command in (watching, running):
         command.add_argument(
@@ -96,15 +103,7 @@ def main() -> None:
         commands.choices[asked.command].error(f"there is no script {asked.script!r}")
     script = Script(asked.script, asked.module, asked.arguments)
     if asked.command == "run":
-        from d2lpar._workers import Workers
-
-        options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False}
-        try:
-            with Workers(asked.processes, **options) as workers:
-                workers.run(script.run_or_fail, timeout=asked.timeout)
-        except (D2lparError, ImportError, ValueError) as error:
-            sys.exit(str(error))
-        return
+        sys.exit(run_in_processes(script, asked))
     if asked.json and not os.access(asked.json.parent, os.W_OK):
         missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
         watching.error(f"{missing} folder {str(asked.json.parent)!r} for the report")
@@ -116,6 +115,26 @@ def main() -> None:
     with suppress(KeyboardInterrupt):
         threading._shutdown()  # Python waits for the threads of a program before it ends.
     sys.exit(report.end(status))
+
+
+def run_in_processes(script: "Script", asked: argparse.Namespace) -> int | str:
+    """Run a script in several processes, and return the exit status, or what went wrong."""
+    from d2lpar._workers import Workers
+
+    options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False, "devices": None}
+    try:
+        with Workers(asked.processes, **options) as workers:
+            signal.signal(
+                signal.SIGUSR1, lambda *_: print(workers.diagnose(), file=sys.stderr, flush=True)
+            )
+            workers.run(
+                script.run_or_fail, timeout=asked.timeout, stalled_after=asked.stalled_after
+            )
+    except (D2lparError, ImportError, ValueError) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return 0
 
 
 def share(given: str) -> float:
@@ -270,9 +289,9 @@ class Script:
         return status
 
     def run_or_fail(self) -> None:
-        """Run it as `run` does, and raise an error if its exit status is not 0."""
+        """Run it as `run` does, and exit if its exit status is not 0."""
         if status := self.run():
-            raise RuntimeError(f"{self.name} ended with the exit status {status}.")
+            sys.exit(status)
 
     def _execute(self) -> None:
         main_module = types.ModuleType("__main__")

@@ -15,6 +15,8 @@ import os
 import re
 import sys
 import sysconfig
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType
@@ -210,6 +212,15 @@ def reads(site: Site) -> bool:
     return called.rsplit(".", 1)[-1] in _READS
 
 
+def processor_time(thread: threading.Thread | None) -> float | None:
+    """Return the seconds of processor time that a thread has used; None if that is not known."""
+    # What pthread_getcpuclockid would return on Linux; that may crash if the thread has ended.
+    try:
+        return time.clock_gettime(~thread.native_id << 3 | 6)
+    except (AttributeError, OSError, TypeError, OverflowError):
+        return None
+
+
 _STDLIB = tuple({sysconfig.get_path(k) + os.sep for k in ("stdlib", "platstdlib")})
 _OURS = os.path.dirname(__file__) + os.sep
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]([^/\\]+)")
@@ -255,7 +266,7 @@ def _source_of(file: str, line: int) -> str:
     return linecache.getline(file, line)
 
 
-def _cell_of(file: str) -> str:
+def cell_of(file: str) -> str:
     """Return how a notebook calls the cell with this file, or ""."""
     if file.startswith("<timed ") and (shell := _shell()):
         return f"In [{len(shell.history_manager.input_hist_raw) - 1}]"
@@ -273,7 +284,7 @@ def _shell() -> object | None:
 @functools.lru_cache(maxsize=4096)
 def _place(site: Site) -> Place:
     file, line = site.code.co_filename, _position(site)[0] or site.code.co_firstlineno
-    return Place(_cell_of(file) or file, line, _source_of(file, line).strip())
+    return Place(cell_of(file) or file, line, _source_of(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)

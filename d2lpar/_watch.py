@@ -29,7 +29,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from d2lpar._errors import D2lparError, renamed, require_seconds, require_values
 from d2lpar._format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
-from d2lpar._stack import Place, Sight, Site, frames_outward, owner_of, reads, sight_of
+from d2lpar._stack import Place, Sight, Site, frames_outward, owner_of, processor_time, reads, sight_of
 from d2lpar._windows import Spans, Window, Windows
 
 _BOOK = "https://d2lpar.github.io/d2lpar/book"
@@ -475,7 +475,7 @@ class Watcher:
         for ident, frame in sys._current_frames().items():
             if ident == self._ident:
                 continue
-            used = _processor_time(named.get(ident))
+            used = processor_time(named.get(ident))
             python += used or 0.0
             top = id(frame), frame.f_lasti
             old = self._last.get(ident)
@@ -616,14 +616,6 @@ def _placed(sharding: Any) -> str:
 
 def _short(aval: Any) -> str:
     return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
-
-
-def _processor_time(thread: threading.Thread | None) -> float | None:
-    # What pthread_getcpuclockid would return on Linux; that may crash if the thread has ended.
-    try:
-        return time.clock_gettime(~thread.native_id << 3 | 6)
-    except (AttributeError, OSError, TypeError, OverflowError):
-        return None
 
 
 # --- Reckoning ------------------------------------------------------------------------------------

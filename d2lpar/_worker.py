@@ -1,6 +1,13 @@
-"""What each of `Workers` runs: `python -m d2lpar._worker SOCKET`."""
+"""What each of `Workers` runs: `python -m d2lpar._worker SOCKET FILE`.
+
+JAX is not imported before what is asked for does, as a script may set first what JAX reads then.
+"""
 
 import functools
+import importlib.abc
+import importlib.util
+import inspect
+import linecache
 import os
 import pickle
 import queue
@@ -8,16 +15,24 @@ import signal
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager, suppress
+from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any
 
-import jax
+from d2lpar._hang import Board, Recorder
+
+COOKIE = "D2LPAR_WORKERS"
+"""The variable of the environment that tells what the processes of one `Workers` have started."""
 
 
 def main() -> None:
     """Join the others, and run what is asked for, until the connection ends."""
-    socket = int(sys.argv[1])
+    socket, file = map(int, sys.argv[1:])
+    Recorder(Board(file)).start()
+    os.close(file)
     os.set_inheritable(socket, False)  # It has to end with this process, not with a child of it.
     connection = Connection(socket)
     settings = connection.recv()
@@ -38,26 +53,106 @@ def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None
         try:
             requests.put(connection.recv_bytes())
         except (EOFError, OSError):
+            with suppress(Exception):
+                end_all_with(os.environ[COOKIE])
             os.killpg(0, signal.SIGKILL)
+
+
+def end_all_with(cookie: str) -> None:
+    """End all processes that have this cookie in their environment, but this one.
+
+    Some may have a session of their own, and no parent any more.
+    """
+    import psutil
+
+    found = True
+    while found:  # They may start further ones.
+        found = False
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if process.pid != os.getpid() and process.environ().get(COOKIE) == cookie:
+                    process.kill()
+                    process.wait(1)
+                    found = True
 
 
 def join(settings: dict[str, Any]) -> bytes:
     """Set JAX up for several processes, or have `jax.distributed.initialize()` do it later."""
-    initialize = functools.partial(
-        jax.distributed.initialize,
-        settings["address"],
-        settings["count"],
-        settings["number"],
-        local_device_ids=[settings["number"]] if settings["gpus"] else None,
-        coordinator_bind_address=settings["address"],  # For this machine only.
-        cluster_detection_method="deactivate",
-    )
     if settings["initialize"]:
-        initialize()
+        import jax
+
+        joining(jax.distributed.initialize, settings)()
         jax.devices()  # Waits until all others are there.
     else:
-        jax.distributed.initialize = initialize
+
+        def change(module: ModuleType) -> None:
+            module.initialize = joining(module.initialize, settings)
+
+        sys.meta_path.insert(0, AtImport("jax._src.distributed", change))
     return pickle.dumps(None)
+
+
+class AtImport(importlib.abc.MetaPathFinder):
+    """Changes a module when it has been imported."""
+
+    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
+        self._name, self._change = name, change
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find the module where it is, and have it changed after it has run."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        execute = spec.loader.exec_module
+
+        def execute_and_change(module: ModuleType) -> None:
+            execute(module)
+            self._change(module)
+
+        spec.loader.exec_module = execute_and_change
+        return spec
+
+
+def joining(initialize: Callable[..., None], settings: dict[str, Any]) -> Callable[..., None]:
+    """Return JAX's `initialize` with what is left out filled in, as it does under a launcher."""
+
+    @functools.wraps(initialize)
+    def initialize_here(*args: Any, **kwargs: Any) -> None:
+        asked = inspect.signature(initialize).bind(*args, **kwargs).arguments
+        asked = {name: value for name, value in asked.items() if value is not None}
+        ours = {"num_processes": settings["count"], "process_id": settings["number"]}
+        for name, value in ours.items():
+            if asked.get(name, value) != value:
+                raise ValueError(
+                    f"jax.distributed.initialize() was given {name}={asked[name]!r} in process "
+                    f"{settings['number']} of {settings['count']}: leave it out, or read it from "
+                    "the variables RANK and WORLD_SIZE."
+                )
+        ours["cluster_detection_method"] = "deactivate"
+        if "coordinator_address" not in asked:
+            ours["coordinator_address"] = settings["address"]
+            ours["coordinator_bind_address"] = settings["address"]  # For this machine only.
+        if settings["gpus"]:
+            ours["local_device_ids"] = [settings["number"]]
+        with without_proxies():
+            initialize(**ours | asked)
+
+    return initialize_here
+
+
+@contextmanager
+def without_proxies():
+    """Take proxies out of the environment: to this machine no proxy leads, and JAX warns of any."""
+    proxies = {name: value for name, value in os.environ.items() if "_proxy" in name.lower()}
+    for name in proxies:
+        del os.environ[name]
+    try:
+        yield
+    finally:
+        os.environ.update(proxies)
 
 
 def serve(request: bytes, kept: dict[int, Any]) -> bytes:
@@ -66,7 +161,9 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
 
     from d2lpar._workers import Kept
 
-    call, keep = pickle.loads(request)
+    call, sources, keep = pickle.loads(request)
+    for file, lines in sources.items():
+        linecache.cache[file] = sum(map(len, lines)), None, lines, file
     function, args = pickle.loads(call)
     # A name for what has been kept stands in for it, also for the function.
     function, *args = (kept[it.number] if isinstance(it, Kept) else it for it in (function, *args))
@@ -88,10 +185,14 @@ def answer(connection: Connection, function: "functools.partial[bytes]") -> None
     """Send what a function returns, or what it raises."""
     try:
         message = ("result", function())
+    except SystemExit as error:
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+        message = ("exit", status if isinstance(status, int) else 1)
     except BaseException as error:
-        frames = traceback.extract_tb(begun(error.__traceback__))
-        where = [(f.filename, f.lineno, f.name) for f in frames]
-        message = ("error", where, "".join(traceback.format_exception_only(error)))
+        error = error.with_traceback(begun(error.__traceback__))
+        message = ("error", "".join(traceback.format_exception(error, chain=False)[1:]))
     sys.stdout.flush()
     sys.stderr.flush()
     connection.send_bytes(pickle.dumps(message))

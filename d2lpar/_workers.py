@@ -10,15 +10,19 @@ pipe for what it prints and a socket for requests and answers. A request is a fu
 arguments, pickled by cloudpickle, so that functions of a notebook can be sent; an answer is what it
 returns or its error, with the frames of its traceback. `_collect` waits for all sockets and pipes
 at once (`multiprocessing.connection.wait`), shows what is printed, and ends all processes if one
-dies, fails while others wait for it, or has not answered in time. A process ends when its socket
-does, so none outlives this one, even if that is killed.
+dies, fails while others wait for it, or has not answered in time. Where each of them stands then is
+read from memory that it shares with this process (`_hang`). A process ends when its socket does, so
+none outlives this one, even if that is killed; what they have started is known by a variable of its
+environment, whatever session it is in.
 
 Why no library: ipyparallel 9.2 runs JAX in its engines as well, but takes eleven seconds to start
 two where this takes four, and when the kernel is killed, its controller and engines live on.
 """
 
 import codecs
+import io
 import itertools
+import linecache
 import math
 import os
 import pickle
@@ -29,15 +33,17 @@ import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
-from collections import deque
+from collections import ChainMap, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
+from types import CodeType
 from typing import Any, ClassVar, NamedTuple
+
+import psutil
 
 from d2lpar._cores import usable_cores
 from d2lpar._errors import (
@@ -50,7 +56,9 @@ from d2lpar._errors import (
     require_function,
     require_seconds,
 )
-from d2lpar._format import plural
+from d2lpar._format import format_seconds, plural
+from d2lpar._hang import Board, Process, diagnosis
+from d2lpar._worker import COOKIE, end_all_with
 
 GRACE = 5.0
 """Seconds that the others have left when one has failed; they may be waiting for it for ever."""
@@ -86,7 +94,8 @@ class Workers(RenamedAttributes):
 
     Args:
         count: How many.
-        devices: How many CPU devices each of them has.
+        devices: How many CPU devices each of them has; None if what they run decides that, and on
+            which kind of device it runs, as for any other program.
         pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its
             own: number 0 the first core that this process may use, number 1 the second, and so on
             from the beginning. Only Linux can do that.
@@ -99,7 +108,7 @@ class Workers(RenamedAttributes):
 
     Raises:
         WorkerError: If they do not start; it says which, and what that one has printed last.
-        D2lparError: If this system cannot start them, or cannot pin them.
+        D2lparError: If this system cannot start them, or cannot pin them, or has too few GPUs.
         ValueError: If a number makes no sense.
         ImportError: If cloudpickle is not installed.
 
@@ -119,14 +128,14 @@ class Workers(RenamedAttributes):
         self,
         count: int,
         *,
-        devices: int = 1,
+        devices: int | None = 1,
         pin: bool = False,
         gpus: bool = False,
         initialize: bool = True,
         port: int = 0,
         timeout: float = 60.0,
     ) -> None:
-        for name, value in (("count", count), ("devices", devices)):
+        for name, value in (("count", count), ("devices", 1 if devices is None else devices)):
             require_count(name, value, at_least=1)
         require_count("port", port, at_least=0)
         if sys.platform == "win32":
@@ -136,21 +145,29 @@ class Workers(RenamedAttributes):
             )
         if pin and not hasattr(os, "sched_setaffinity"):
             raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
+        if gpus and (found := _gpus_here()) < count:
+            raise D2lparError(
+                f"gpus=True gives each process a GPU of its own, but there are {count} processes, "
+                f"and JAX finds {plural(found, 'GPU')} here. Ask for fewer, or leave it out."
+            )
         self.count = count
         settings = {"count": count, "devices": devices, "gpus": gpus, "initialize": initialize}
         if count > usable_cores() and not gpus:
             print(f"{count} processes share {plural(usable_cores(), 'CPU core')}.")
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
+        self._answers: dict[int, Any] = {}
         self._lock = threading.Lock()
+        cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
         for tries_left in reversed(range(1 if port else 3)):
             # Also at the end of this process, and when nobody has the object any more; once.
-            self.close = weakref.finalize(self, _end, self._workers, os.getpid())
+            self.close = weakref.finalize(self, _end, self._workers, os.getpid(), cookie)
             address = f"127.0.0.1:{port or _free_port()}"
             try:
                 for number in range(count):
-                    own = {"address": address, "core": cores[number % len(cores)]}
+                    core = cores[number % len(cores)]
+                    own = {"address": address, "core": core, "cookie": cookie}
                     self._workers.append(_Worker.start(number, settings | own))
                 self._check(self._collect(timeout), "start")
                 return
@@ -168,6 +185,7 @@ class Workers(RenamedAttributes):
         /,
         *args: Any,
         timeout: float | None = 60.0,
+        stalled_after: float | None = None,
         return_exceptions: bool = False,
     ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
@@ -178,6 +196,8 @@ class Workers(RenamedAttributes):
                 processes cannot.
             *args: Passed on to it; in the place of something kept, what that process has kept.
             timeout: Seconds until all have to be done; None if they may take for ever.
+            stalled_after: Seconds without any movement, at no line of any of them and in nothing
+                that they print, after which `diagnose` is printed; None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
 
@@ -189,7 +209,9 @@ class Workers(RenamedAttributes):
                 sent; it says which and why, and what that one has printed last. All are ended if
                 one of them is not able to go on.
         """
-        outcomes = self._ask(function, args, timeout)
+        if stalled_after is not None:
+            require_seconds("stalled_after", stalled_after)
+        outcomes = self._ask(function, args, timeout, stalled_after=stalled_after)
         if not return_exceptions:
             self._check(outcomes, getattr(function, "__name__", "run"))
         return outcomes
@@ -215,6 +237,20 @@ class Workers(RenamedAttributes):
         self._check(self._ask(function, args, timeout, keep=kept), "keep")
         return kept
 
+    def diagnose(self) -> str:
+        """Return where each process stands, and who has not come to what the others wait for.
+
+        `run` says so where it ends by its timeout, or by Ctrl-C. While it runs, another thread can
+        ask. A process need not answer for that; lines of libraries are not shown.
+
+        Example:
+            >>> with Workers(1) as workers:
+            ...     print(workers.diagnose())
+            [0] has ended
+            None of them waits for a device, so none waits for another process by JAX.
+        """
+        return diagnosis([worker.where(self._answers) for worker in self._workers], time.monotonic())
+
     def __enter__(self) -> "Workers":
         return self
 
@@ -230,6 +266,7 @@ class Workers(RenamedAttributes):
         args: tuple,
         timeout: float | None,
         keep: Kept | None = None,
+        stalled_after: float | None = None,
     ) -> list[Any]:
         if not isinstance(function, Kept):
             require_function("run", function)
@@ -239,25 +276,24 @@ class Workers(RenamedAttributes):
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
-        with needs("processes"):
-            import cloudpickle
-        request = pickle.dumps((cloudpickle.dumps((function, args)), keep))
+        request = pickle.dumps((*_pickled((function, args)), keep))
         with self._lock:
             try:
                 for worker in self._workers:
                     worker.last.clear()
                     with suppress(OSError):  # It has died; _collect finds out, and says so.
                         worker.connection.send_bytes(request)
-                return self._collect(timeout, function)
-            except BaseException:  # Such as Ctrl-C: nobody will read their answers.
+                return self._collect(timeout, stalled_after)
+            except BaseException as error:  # Nobody will read their answers.
+                if isinstance(error, KeyboardInterrupt):
+                    print(f"\n{self.diagnose()}", file=sys.stderr, flush=True)
                 self.close()
                 raise
 
-    def _collect(
-        self, timeout: float | None, function: Callable[..., Any] | Kept | None = None
-    ) -> list[Any]:
+    def _collect(self, timeout: float | None, stalled_after: float | None = None) -> list[Any]:
         """Show what the workers print until all have answered, and return the answers."""
-        answers: dict[int, Any] = {}
+        self._answers = answers = {}
+        stalls = _Stalls(stalled_after or math.inf)
         end = math.inf if timeout is None else time.monotonic() + timeout
         while missing := {w.connection: w for w in self._workers if w.number not in answers}:
             pipes = {worker.output: worker for worker in self._workers if not worker.said_all}
@@ -270,7 +306,7 @@ class Workers(RenamedAttributes):
                 else:
                     worker = missing[each]
                     with suppress(TimeoutError):  # Its answer is not whole, and the time is up.
-                        answers[worker.number] = worker.answer(function, end - time.monotonic())
+                        answers[worker.number] = worker.answer(end - time.monotonic())
                     if isinstance(answers.get(worker.number), WorkerError):
                         end = min(end, time.monotonic() + GRACE)
             if not ready:
@@ -278,18 +314,21 @@ class Workers(RenamedAttributes):
                 answers |= {worker.number: worker.died() for worker in gone}
                 if gone:
                     end = min(end, time.monotonic() + GRACE)
+            if stalls.begin(ready, missing.values()):
+                still = f"Nothing has moved for {format_seconds(stalled_after)}."
+                print(f"{still}\n{self.diagnose()}", file=sys.stderr, flush=True)
             if left <= 0:
                 break
         for worker in self._workers:
             worker.show_rest()
         failed = any(isinstance(answer, WorkerError) for answer in answers.values())
         silent = [worker for worker in self._workers if worker.number not in answers]
+        where = self.diagnose() if silent and not failed else ""
         for worker in silent:
-            answers[worker.number] = worker.error(
-                "had to be ended, as it went on waiting for one that has failed"
+            answers[worker.number] = (
+                worker.error("had to be ended, as it went on waiting for one that has failed")
                 if failed
-                else f"has not answered after {timeout:g} s. If one process leaves out what the "
-                "others do together, they wait for it for ever"
+                else worker.error(f"has not answered after {timeout:g} s.\n{where}", said=False)
             )
         if silent or not all(worker.alive for worker in self._workers):
             self.close()
@@ -310,6 +349,7 @@ class _Worker:
     number: int
     process: subprocess.Popen
     connection: Connection
+    board: Board
     said_all: bool = False
 
     def __post_init__(self) -> None:
@@ -323,20 +363,24 @@ class _Worker:
     @classmethod
     def start(cls, number: int, settings: dict[str, Any]) -> "_Worker":
         ours, theirs = Pipe()
+        board = Board()
         process = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar._worker", str(theirs.fileno())],
+            [
+                *(sys.executable, "-m", "d2lpar._worker"),
+                *map(str, handed := (theirs.fileno(), board.file.fileno())),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=_environment(settings | {"number": number}),
-            pass_fds=[theirs.fileno()],
+            pass_fds=handed,
             start_new_session=True,  # Ctrl-C is for this process, and what they start ends as well.
             bufsize=0,
         )
         theirs.close()  # So that the end of either process is the end of the connection.
         if settings["core"] is not None:  # Before there is a second thread.
             os.sched_setaffinity(process.pid, {settings["core"]})
-        worker = cls(number, process, ours)
+        worker = cls(number, process, ours, board)
         with suppress(OSError):
             ours.send(settings | {"number": number})
         return worker
@@ -345,12 +389,24 @@ class _Worker:
         self._receiver.shutdown()  # The process has ended, and so has what it was sending.
         self.connection.close()
         self.output.close()
+        self.board.close()
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def answer(self, function: Callable[..., Any] | Kept | None, seconds: float) -> Any:
+    def where(self, answers: dict[int, Any]) -> Process:
+        """Return where it stands, as far as that is known from here."""
+        fate = ""
+        if self.number in answers:
+            fate = "has failed" if isinstance(answers[self.number], WorkerError) else "has ended"
+        elif not self.alive:
+            fate = f"has died: {_status(self.process.returncode)}"
+        elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
+            fate = "is stopped (SIGSTOP), and goes on with SIGCONT"
+        return Process(self.number, self.board.read(), fate, self.last[-1] if self.last else "")
+
+    def answer(self, seconds: float) -> Any:
         """Return what it has answered, or the error.
 
         Raises:
@@ -367,14 +423,9 @@ class _Worker:
         kind, *answer = pickle.loads(message)
         if kind == "result":
             return pickle.loads(answer[0])
-        frames, text = answer
-        # Here, where the lines of a notebook's cells are known.
-        summaries = [
-            traceback.FrameSummary(_file(file, name, function), line, name)
-            for file, line, name in frames
-        ]
-        trace = "".join(traceback.format_list(summaries))
-        return self.error(f"failed:\n{trace}{text}".rstrip(), rank=1)
+        if kind == "exit":
+            return self.error(f"ended with the exit status {answer[0]}.", rank=1, said=False)
+        return self.error(f"failed:\n{answer[0]}".rstrip(), rank=1)
 
     def died(self) -> WorkerError:
         """Return the error of one that has ended by itself."""
@@ -384,11 +435,11 @@ class _Worker:
             return self.error("has closed its connection, and can no longer be asked", rank=0)
         return self.error(f"has died: {_status(status)}", rank=0)
 
-    def error(self, what: str, rank: int = 2) -> WorkerError:
+    def error(self, what: str, rank: int = 2, said: bool = True) -> WorkerError:
         self.show_rest()
-        said = "".join(f"\n  {line}" for line in self.last)
-        said = f"\nThe last that it printed:{said}" if said else ""
-        return WorkerError(f"Process {self.number} {what}.{said}", self.number, rank)
+        last = "".join(f"\n  {line}" for line in self.last if said)
+        last = f".\nThe last that it printed:{last}" if last else "." * said
+        return WorkerError(f"Process {self.number} {what}{last}", self.number, rank)
 
     def show(self) -> None:
         """Show what it has printed, as far as that has come."""
@@ -418,7 +469,26 @@ class _Worker:
                 print(f"[{self.number}] {line}", flush=True)
 
 
-def _end(workers: list[_Worker], owner: int) -> None:
+class _Stalls:
+    """Tells when nothing has moved for so long, once each time."""
+
+    def __init__(self, after: float) -> None:
+        self._after, self._heard, self._told = after, time.monotonic(), 0.0
+
+    def begin(self, heard: bool, workers: Iterable[_Worker]) -> bool:
+        """Return whether nothing has moved in any of them for that long, for the first time."""
+        if heard or math.isinf(self._after):
+            self._heard = time.monotonic()
+            return False
+        moved = max(Process(worker.number, worker.board.read()).moved() for worker in workers)
+        last = max(self._heard, moved)
+        if last == self._told or time.monotonic() - last < self._after:
+            return False
+        self._told = last
+        return True
+
+
+def _end(workers: list[_Worker], owner: int, cookie: str) -> None:
     """End the processes and what they have started; they have nothing that has not been sent."""
     if os.getpid() != owner:  # A forked child ends, and has copies of the objects of its parent.
         return
@@ -428,29 +498,65 @@ def _end(workers: list[_Worker], owner: int) -> None:
     for worker in workers:
         worker.process.wait()
         worker.close()
+    if workers:
+        end_all_with(cookie)
     workers.clear()
 
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
-    flags = os.environ.get("XLA_FLAGS", "")
     own = {
-        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
-        "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags),
-        "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
+        COOKIE: settings["cookie"],
         "D2LPAR_PROCESS": str(settings["number"]),
+        "RANK": str(settings["number"]),
+        "LOCAL_RANK": str(settings["number"]),
+        "WORLD_SIZE": str(settings["count"]),
     }
-    # They talk to each other on this machine, and JAX warns of any proxy.
-    given = {name: value for name, value in os.environ.items() if "_proxy" not in name.lower()}
-    return given | own | ({} if settings["gpus"] else {"JAX_PLATFORMS": "cpu"})
+    if settings["devices"] is not None:
+        flags = os.environ.get("XLA_FLAGS", "")
+        own |= {
+            "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+            "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags),
+            "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
+        }
+    if not settings["gpus"] and (settings["devices"] or "JAX_PLATFORMS" not in os.environ):
+        own["JAX_PLATFORMS"] = "cpu"  # All of them would reserve memory of the same GPU.
+    return os.environ | own
 
 
-def _file(file: str, name: str, function: Callable[..., Any] | Kept | None) -> str:
-    """Return where a function of a traceback stands; cloudpickle sends code without its file."""
-    if file != "<dynamic-code>":
-        return file
-    known = getattr(function, "__globals__", {}).get(name)
-    found = function if getattr(function, "__name__", "") == name else known
-    return getattr(getattr(found, "__code__", None), "co_filename", file)
+def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
+    """Pickle a function and its arguments, and find the source of what is in no file.
+
+    Functions keep the names of their files, which cloudpickle leaves out: errors name them, and so
+    does `diagnose`.
+    """
+    with needs("processes"):
+        import cloudpickle
+    sources: dict[str, list[str]] = {}
+    known = cloudpickle.Pickler.dispatch_table
+
+    def reduced(code: CodeType) -> tuple:
+        file = code.co_filename
+        if not os.path.exists(file):  # The cell of a notebook.
+            sources[file] = linecache.getlines(file)
+        kind, given = known[CodeType](code)
+        return kind, tuple(file if str(it) == "<dynamic-code>" else it for it in given)
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table = ChainMap({CodeType: reduced}, known)
+
+    buffer = io.BytesIO()
+    Pickler(buffer).dump(call)
+    return buffer.getvalue(), sources
+
+
+def _gpus_here() -> int:
+    """Return how many GPUs JAX finds, in a process of its own: here it may not be set up yet."""
+    program = "import d2lpar; print(d2lpar.num_gpus())"
+    own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    asked = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True
+    )
+    return int(asked.stdout.split()[-1]) if asked.stdout.strip() else 0
 
 
 def _free_port() -> int:

@@ -1,0 +1,305 @@
+"""Where each process of a run stands: what a program that hangs does not say by itself.
+
+How it works. In each process a thread looks at the others fifty times a second, and writes where
+they stand into memory that it shares with the process that has started it. Nobody has to answer
+when that is read. So it also tells where a process was when it was stopped, or when something in
+C++ began to keep Python's lock: what is written there is old then. Who has not come to what the
+others wait for is whoever does not wait while they do.
+"""
+
+import builtins
+import json
+import mmap
+import sys
+import tempfile
+import threading
+import time
+import types
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from d2lpar._format import format_seconds, plural
+from d2lpar._stack import Place, Sight, Site, cell_of, processor_time, reads, sight_of
+
+LOOK = 0.02
+"""Seconds between two looks."""
+
+DEAF = 3.0
+"""Seconds without a look after which nothing new is to be learned from a process."""
+
+_SIZE = 1 << 15
+_STILL = 1.0  # Seconds at one place after which a call is told to wait.
+_NONE_USED = 1e-4  # Seconds of processor time between two looks; who waits needs none.
+_OF_JAX = ("value", "barrier", "compiles", "checks")
+_DOING = {
+    "value": "waits for a value",
+    "barrier": "waits at a barrier",
+    "sleeps": "sleeps",
+    "locks": "waits for another thread or process",
+    "compiles": "compiles",
+    "callback": "runs a callback of the device",
+    "checks": "waits while JAX checks the results",
+    "dispatches": "is in a call that dispatches",
+    "call": "is in a call",
+}
+
+
+class Board:
+    """Memory that two processes share, with the last state that one of them has written there.
+
+    Args:
+        descriptor: Of the file behind it, which may be closed then; that of a new one if None.
+    """
+
+    def __init__(self, descriptor: int | None = None) -> None:
+        self.file = None
+        if descriptor is None:
+            self.file = tempfile.TemporaryFile()
+            self.file.truncate(1 + 2 * _SIZE)
+            descriptor = self.file.fileno()
+        self._memory = mmap.mmap(descriptor, 1 + 2 * _SIZE)
+
+    def write(self, state: dict[str, Any]) -> None:
+        """Replace the state; of one that is too long, only the first threads are kept."""
+        while len(text := json.dumps(state).encode()) > _SIZE - 4:
+            state = state | {"threads": state["threads"][:-1]}
+        # In the half that nobody reads.
+        half = 1 - self._memory[0]
+        start = 1 + half * _SIZE
+        self._memory[start : start + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+        self._memory[0] = half
+
+    def read(self) -> dict[str, Any] | None:
+        """Return the state, or None if there is none yet."""
+        for _ in range(3):  # Both halves may have been written meanwhile.
+            start = 1 + self._memory[0] * _SIZE
+            length = int.from_bytes(self._memory[start : start + 4], "little")
+            try:
+                return json.loads(self._memory[start + 4 : start + 4 + length])
+            except ValueError:
+                continue
+        return None
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._memory.close()
+        if self.file:
+            self.file.close()
+
+
+class Recorder:
+    """Writes down where the threads of this process stand, and which line called JAX last."""
+
+    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
+        self._board, self._clock = board, clock
+        self._seen: dict[int, tuple[Sight, float, float]] = {}
+        self._in_jax: list[Any] | None = None
+        self._leading = {threading.main_thread().ident}
+
+    def start(self) -> None:
+        """Look from now on, until the process ends."""
+        threading.Thread(target=self._run, daemon=True, name="d2lpar").start()
+
+    def _run(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            self.look()
+
+    def look(self) -> None:
+        """Look once."""
+        now = self._clock()
+        named = {thread.ident: thread for thread in threading.enumerate()}
+        seen, threads = {}, []
+        for ident, frame in sys._current_frames().items():
+            sight = sight_of(frame)
+            if sight is None or ident == threading.get_ident():
+                continue
+            used = processor_time(named.get(ident)) or 0.0
+            before, since, used_before = self._seen.get(ident, (sight, now, used))
+            if before.at != sight.at or used - used_before > _NONE_USED:
+                since = now
+            seen[ident] = sight, since, used
+            dispatches = _dispatches(sight, frame.f_globals)
+            if dispatches or sight.doing in _OF_JAX:
+                self._leading.add(ident)
+                self._in_jax = [now, _written(sight.site)]
+            threads.append(
+                {
+                    "name": named[ident].name if ident in named else "a thread of XLA",
+                    "leads": ident in self._leading,
+                    "doing": "dispatches" if dispatches else sight.doing,
+                    "since": since,
+                    "at": _written(sight.site),
+                    "callers": [_written(caller) for caller in sight.callers],
+                }
+            )
+        self._seen = seen
+        threads.sort(key=lambda thread: thread["name"] != "MainThread")
+        self._board.write({"looked": now, "threads": threads, "in_jax": self._in_jax})
+
+
+def _written(site: Site) -> list[Any]:
+    return [site.code.co_filename, site.place.line, site.place.code[:200]]
+
+
+def _dispatches(sight: Sight, names: dict[str, Any]) -> bool:
+    """Return whether a thread is in a call that hands work to a device, as far as can be seen.
+
+    Of a jitted function there is no frame, once it has been compiled. What is called by the name of
+    a global variable can be looked up; a local variable may be anything.
+    """
+    if sight.doing != "call":
+        return sight.doing in ("jax", "puts")
+    called = sight.deepest.calls()
+    if called is None or reads(sight.deepest):
+        return False
+    root = called.split(".")[0].split("(")[0]
+    found = names.get(root, getattr(builtins, root, None))
+    of = found.__name__ if isinstance(found, types.ModuleType) else type(found).__module__
+    return found is None or of.startswith("jax")
+
+
+class Process(NamedTuple):
+    """One of the processes of a run.
+
+    Attributes:
+        number: Which.
+        state: What its recorder has written last.
+        fate: Why it does nothing more, in words, as `"has ended"`; "" if it goes on.
+        printed: The last line that it has printed.
+    """
+
+    number: int
+    state: dict[str, Any] | None = None
+    fate: str = ""
+    printed: str = ""
+
+    def is_deaf(self, now: float) -> bool:
+        """Return whether it has not looked for so long that it cannot."""
+        return self.state is not None and now - self.state["looked"] > DEAF
+
+    def waits(self, now: float) -> bool:
+        """Return whether it waits for what a device is to do."""
+        if self.fate or self.state is None or self.is_deaf(now):
+            return False
+        return any(_waits(thread, now) for thread in self.state["threads"])
+
+    def moved(self) -> float:
+        """Return when it came to where it stands; 0 if that is not known.
+
+        What compiles does not stand still; threads that never dispatch do not count.
+        """
+        threads = self.state["threads"] if self.state else ()
+        return max(
+            (
+                self.state["looked"] if thread["doing"] == "compiles" else thread["since"]
+                for thread in threads
+                if thread["leads"]
+            ),
+            default=0.0,
+        )
+
+
+def _waits(thread: dict[str, Any], now: float) -> bool:
+    # A call of JAX may wait as well, for room in a queue or for what it computes before.
+    still = now - thread["since"] >= _STILL
+    return thread["doing"] in ("value", "barrier") or (still and thread["doing"] == "dispatches")
+
+
+def diagnosis(processes: Sequence[Process], now: float) -> str:
+    """Return where each process stands, and who has not come to what the others wait for.
+
+    Args:
+        processes: All of them.
+        now: Seconds, of the clock of their recorders.
+    """
+    lines = []
+    for process in processes:
+        first, *more = _standing(process, now)
+        lines += [f"[{process.number}] {first}", *(f"    {line}" for line in more)]
+    return "\n".join([*lines, _verdict(processes, now)])
+
+
+def _standing(process: Process, now: float) -> Iterator[str]:
+    state, lost = process.state, process.is_deaf(now)
+    if process.fate:
+        yield f"{process.fate}"
+    elif state is None:
+        yield "has not begun"
+    elif lost:
+        yield (
+            f"cannot be asked: Python has not run there for {_ago(state['looked'], now)}; "
+            "something in C++ keeps its lock, or it gets no core"
+        )
+    elif not state["threads"]:
+        yield "is at no line of the program"
+    for thread in state["threads"] if state else ():
+        where = "" if thread["name"] == "MainThread" else f", in {thread['name']}"
+        doing = "was last seen" if lost or process.fate else _doing(thread, now)
+        yield f"{doing}{where} at {_line(thread['at'])}"
+        if thread["callers"]:
+            yield f"called from {', '.join(str(_place(at)) for at in thread['callers'])}"
+    if state and state["in_jax"]:
+        when, at = state["in_jax"]
+        if at not in [thread["at"] for thread in state["threads"]]:
+            yield f"was last seen in JAX {_ago(when, now)} ago, at {_line(at)}"
+    if process.printed:
+        yield f"printed last: {process.printed}"
+
+
+def _doing(thread: dict[str, Any], now: float) -> str:
+    still = now - thread["since"] >= _STILL
+    words = _DOING.get(thread["doing"], "runs")
+    if still and thread["doing"] == "dispatches":
+        words = "waits in a call that dispatches"
+    return f"{words} for {_ago(thread['since'], now)}," if still else words
+
+
+def _ago(then: float, now: float) -> str:
+    return format_seconds(max(now - then, 0.0))
+
+
+def _place(at: list[Any]) -> Place:
+    file, line, code = at
+    return Place(cell_of(file) or file, line, code)
+
+
+def _line(at: list[Any]) -> str:
+    place = _place(at)
+    return f"{place}  {place.code}"
+
+
+def _verdict(processes: Sequence[Process], now: float) -> str:
+    waiting = [process for process in processes if process.waits(now)]
+    others = [process for process in processes if process not in waiting]
+    if not waiting:
+        return "None of them waits for a device, so none waits for another process by JAX."
+    if others:
+        absent, present = _numbers(others), _numbers(waiting)
+        have, wait = ("has", "have")[len(others) > 1], ("waits", "wait")[len(waiting) > 1]
+        return f"{absent} {have} not come to what {present.lower()} {wait} for."
+    places = Counter(_waits_at(process, now) for process in waiting)
+    if len(processes) == 1:
+        return "It waits for its device."
+    if len(places) == 1:
+        return (
+            "All wait at the same line: one of them may be a turn behind, or ahead; or what they "
+            "wait for takes that long."
+        )
+    rarest = places.most_common()[-1][0]
+    who = [process for process in waiting if _waits_at(process, now) == rarest]
+    return (
+        f"All wait, but not at the same line: {_numbers(who).lower()} at {rarest}. Somebody has "
+        "left out, or done once more, what all have to do together."
+    )
+
+
+def _waits_at(process: Process, now: float) -> str:
+    return next(str(_place(t["at"])) for t in process.state["threads"] if _waits(t, now))
+
+
+def _numbers(processes: Sequence[Process]) -> str:
+    """Return, for example, "Processes 0, 2 and 3"."""
+    *most, last = [str(process.number) for process in processes]
+    return f"Process{'es' if most else ''} {', '.join(most)}{' and ' if most else ''}{last}"
