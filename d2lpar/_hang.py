@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from d2lpar._format import format_seconds, plural
+from d2lpar._format import format_seconds
 from d2lpar._stack import Place, Sight, Site, cell_of, processor_time, reads, sight_of
 
 LOOK = 0.02
@@ -30,7 +30,7 @@ DEAF = 3.0
 
 _SIZE = 1 << 15
 _STILL = 1.0  # Seconds at one place after which a call is told to wait.
-_NONE_USED = 1e-4  # Seconds of processor time between two looks; who waits needs none.
+_NONE_USED = 2e-5  # Seconds of processor time between two looks; who waits needs none.
 _OF_JAX = ("value", "barrier", "compiles", "checks")
 _DOING = {
     "value": "waits for a value",
@@ -55,7 +55,7 @@ class Board:
     def __init__(self, descriptor: int | None = None) -> None:
         self.file = None
         if descriptor is None:
-            self.file = tempfile.TemporaryFile()
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the board.
             self.file.truncate(1 + 2 * _SIZE)
             descriptor = self.file.fileno()
         self._memory = mmap.mmap(descriptor, 1 + 2 * _SIZE)
@@ -235,15 +235,15 @@ def _standing(process: Process, now: float) -> Iterator[str]:
     elif not state["threads"]:
         yield "is at no line of the program"
     for thread in state["threads"] if state else ():
-        where = "" if thread["name"] == "MainThread" else f", in {thread['name']}"
+        whose = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
         doing = "was last seen" if lost or process.fate else _doing(thread, now)
-        yield f"{doing}{where} at {_line(thread['at'])}"
+        yield f"{whose}{doing} at {_line(thread['at'])}"
         if thread["callers"]:
             yield f"called from {', '.join(str(_place(at)) for at in thread['callers'])}"
     if state and state["in_jax"]:
         when, at = state["in_jax"]
         if at not in [thread["at"] for thread in state["threads"]]:
-            yield f"was last seen in JAX {_ago(when, now)} ago, at {_line(at)}"
+            yield f"was last seen in JAX {_ago(when, now)} ago at {_line(at)}"
     if process.printed:
         yield f"printed last: {process.printed}"
 
@@ -253,7 +253,7 @@ def _doing(thread: dict[str, Any], now: float) -> str:
     words = _DOING.get(thread["doing"], "runs")
     if still and thread["doing"] == "dispatches":
         words = "waits in a call that dispatches"
-    return f"{words} for {_ago(thread['since'], now)}," if still else words
+    return f"{words} for {_ago(thread['since'], now)}" if still else words
 
 
 def _ago(then: float, now: float) -> str:

@@ -29,7 +29,16 @@ from typing import Any, ClassVar, NamedTuple
 
 from d2lpar._errors import D2lparError, renamed, require_seconds, require_values
 from d2lpar._format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
-from d2lpar._stack import Place, Sight, Site, frames_outward, owner_of, processor_time, reads, sight_of
+from d2lpar._stack import (
+    Place,
+    Sight,
+    Site,
+    frames_outward,
+    owner_of,
+    processor_time,
+    reads,
+    sight_of,
+)
 from d2lpar._windows import Spans, Window, Windows
 
 _BOOK = "https://d2lpar.github.io/d2lpar/book"

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
@@ -23,9 +23,6 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from d2lpar._hang import Board, Recorder
-
-COOKIE = "D2LPAR_WORKERS"
-"""The variable of the environment that tells what the processes of one `Workers` have started."""
 
 
 def main() -> None:
@@ -54,26 +51,10 @@ def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None
             requests.put(connection.recv_bytes())
         except (EOFError, OSError):
             with suppress(Exception):
+                from d2lpar._workers import COOKIE, end_all_with
+
                 end_all_with(os.environ[COOKIE])
             os.killpg(0, signal.SIGKILL)
-
-
-def end_all_with(cookie: str) -> None:
-    """End all processes that have this cookie in their environment, but this one.
-
-    Some may have a session of their own, and no parent any more.
-    """
-    import psutil
-
-    found = True
-    while found:  # They may start further ones.
-        found = False
-        for process in psutil.process_iter():
-            with suppress(psutil.Error):
-                if process.pid != os.getpid() and process.environ().get(COOKIE) == cookie:
-                    process.kill()
-                    process.wait(1)
-                    found = True
 
 
 def join(settings: dict[str, Any]) -> bytes:
@@ -144,7 +125,7 @@ def joining(initialize: Callable[..., None], settings: dict[str, Any]) -> Callab
 
 
 @contextmanager
-def without_proxies():
+def without_proxies() -> Iterator[None]:
     """Take proxies out of the environment: to this machine no proxy leads, and JAX warns of any."""
     proxies = {name: value for name, value in os.environ.items() if "_proxy" in name.lower()}
     for name in proxies:

@@ -58,10 +58,12 @@ from d2lpar._errors import (
 )
 from d2lpar._format import format_seconds, plural
 from d2lpar._hang import Board, Process, diagnosis
-from d2lpar._worker import COOKIE, end_all_with
 
 GRACE = 5.0
 """Seconds that the others have left when one has failed; they may be waiting for it for ever."""
+
+COOKIE = "D2LPAR_WORKERS"
+"""The variable of the environment that tells what the processes of one `Workers` have started."""
 
 _LAST_LINES = 20
 _TOKENS = itertools.count()
@@ -249,7 +251,9 @@ class Workers(RenamedAttributes):
             [0] has ended
             None of them waits for a device, so none waits for another process by JAX.
         """
-        return diagnosis([worker.where(self._answers) for worker in self._workers], time.monotonic())
+        return diagnosis(
+            [worker.where(self._answers) for worker in self._workers], time.monotonic()
+        )
 
     def __enter__(self) -> "Workers":
         return self
@@ -503,6 +507,28 @@ def _end(workers: list[_Worker], owner: int, cookie: str) -> None:
     workers.clear()
 
 
+def end_all_with(cookie: str) -> None:
+    """End all processes that have this cookie in their environment, but this one.
+
+    Some may have a session of their own, and no parent any more. Workers come last: two that end
+    what is left do not end each other before.
+    """
+    for workers_too in [False] * 9 + [True]:  # They may start further ones meanwhile.
+        for process in _processes_with(cookie, workers_too):
+            with suppress(psutil.Error):
+                process.kill()
+                process.wait(1)
+
+
+def _processes_with(cookie: str, workers_too: bool) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):  # It is another user's, or has ended.
+            if process.pid != os.getpid() and process.environ().get(COOKIE) == cookie:
+                found.append((process, "d2lpar._worker" in process.cmdline()))
+    return [process for process, is_worker in found if workers_too or not is_worker]
+
+
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
     own = {
         COOKIE: settings["cookie"],
@@ -542,7 +568,7 @@ def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
         return kind, tuple(file if str(it) == "<dynamic-code>" else it for it in given)
 
     class Pickler(cloudpickle.Pickler):
-        dispatch_table = ChainMap({CodeType: reduced}, known)
+        dispatch_table: ClassVar = ChainMap({CodeType: reduced}, known)
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(call)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from d2lpar import D2lparError, WorkerError, Workers, _workers
+from d2lpar._hang import Board
 
 
 @pytest.fixture(scope="module")
@@ -179,7 +180,11 @@ def test_what_others_have_kept_is_refused(shared):
 def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
     with pytest.raises(WorkerError, match="Process 0 has not answered after 2 s") as raised:
         two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
-    assert "wait for it for ever" in str(raised.value)
+    _, waits, *_, last = str(raised.value).splitlines()
+    assert waits.startswith("[0] waits for a value")
+    assert "return float(jax.jit" in waits
+    assert __file__ in waits
+    assert last == "Process 1 has not come to what process 0 waits for."
     assert repr(two) == "<2 workers, ended>"
 
 
@@ -226,7 +231,9 @@ def sleeping(monkeypatch):
     monkeypatch.setattr(_workers, "GRACE", 0.1)
     ours, theirs = Pipe()
     process = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
-    yield _workers._Worker(0, process, ours), theirs
+    board = Board()
+    yield _workers._Worker(0, process, ours, board), theirs
+    board.close()
     process.kill()
     process.wait()
     theirs.close()
@@ -237,14 +244,14 @@ def sleeping(monkeypatch):
 def test_who_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
     worker, theirs = sleeping
     theirs.close()
-    assert "Process 0 has closed its connection" in str(worker.answer(None, 1.0))
+    assert "Process 0 has closed its connection" in str(worker.answer(1.0))
 
 
 def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
     worker, theirs = sleeping
     os.write(theirs.fileno(), struct.pack("!i", 100) + b"begun")
     with pytest.raises(TimeoutError):
-        worker.answer(None, 0.1)
+        worker.answer(0.1)
 
 
 def test_a_port_that_is_taken_is_named():
@@ -305,7 +312,8 @@ from d2lpar import Workers
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def child():
-    return os.getpid(), subprocess.Popen(["sleep", "600"]).pid
+    # In a session of its own, as a daemon.
+    return os.getpid(), subprocess.Popen(["sleep", "600"], start_new_session=True).pid
 
 workers = Workers(int(sys.argv[1]) if sys.argv[1:] else 1)
 print(*[pid for both in workers.run(child) for pid in both], flush=True)
