@@ -513,11 +513,14 @@ def end_all_with(cookie: str) -> None:
     Some may have a session of their own, and no parent any more. Workers come last: two that end
     what is left do not end each other before.
     """
-    for workers_too in [False] * 9 + [True]:  # They may start further ones meanwhile.
-        for process in _processes_with(cookie, workers_too):
-            with suppress(psutil.Error):
-                process.kill()
-                process.wait(1)
+    for workers_too in (False, True):
+        for _ in range(9):  # They may start further ones meanwhile.
+            if not (found := _processes_with(cookie, workers_too)):
+                break
+            for process in found:
+                with suppress(psutil.Error):
+                    process.kill()
+                    process.wait(1)
 
 
 def _processes_with(cookie: str, workers_too: bool) -> list[psutil.Process]:
