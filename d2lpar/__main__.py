@@ -26,7 +26,7 @@ from d2lpar._errors import D2lparError
 from d2lpar._format import write_whole
 
 if TYPE_CHECKING:
-    from d2lpar._watch import Watched
+    from d2lpar._watched import Watched
 
 
 def main() -> None:
@@ -197,7 +197,7 @@ class Report:
         return status or int(self._fails(watched))
 
     def _fails(self, watched: "Watched") -> bool:
-        from d2lpar._watch import KINDS
+        from d2lpar._watched import KINDS
 
         if self._fail_over is None:
             return False

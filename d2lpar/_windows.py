@@ -18,11 +18,33 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from d2lpar._stack import Sight
 
 Spans = list[tuple[float, float]]
 
 _OPENED = "d2lpar.watch"
+
+
+class Look(NamedTuple):
+    """What the threads did for half of the time between two looks.
+
+    Where a thread has moved between them, it was at the one place for half of that time, and at the
+    other for the rest: who looks may have been kept from its core.
+
+    Attributes:
+        start: Seconds of `time.perf_counter`, as `end`.
+        at: When the threads were seen, which is one of both.
+        threads: By their number: name, place, whether it moved on, whether it used its processor.
+        others: How many cores were used by threads which are not Python's.
+    """
+
+    start: float
+    end: float
+    at: float
+    threads: dict[int, tuple[str, Sight, bool, bool]]
+    others: float
 
 
 @dataclass
@@ -39,7 +61,7 @@ class Window:
     began: float
     over: float = 0.0
     data: bytes = b""
-    looks: list[Any] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
 
     @functools.cached_property
     def events(self) -> tuple[dict[str, Spans], Spans]:
