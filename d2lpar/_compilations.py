@@ -1,154 +1,227 @@
 """What a program compiles: at which line, whether it had before, and what has changed since.
 
-How it works. What compiles is heard from `jax.monitoring`, in the thread that compiles, whose stack
-says where, and in two functions of JAX for which arguments.
+How it works. JAX tells its listeners when it has traced, lowered or compiled something, in the
+thread that does it. The stack of that thread says at which line, and two functions of JAX that are
+on it know which function, and for which arguments.
 """
 
+import sys
+import threading
+import time
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
+from types import FrameType
 from typing import Any, NamedTuple
 
 from d2lpar._format import plural
-from d2lpar._stack import Site, owner_of
+from d2lpar._stack import Site, frames_outward, owner_of
 
 
-class Compiled(NamedTuple):
-    """A program that was compiled: in which thread, at which line, for which arguments, and when.
+class Argument(NamedTuple):
+    """What a program is compiled for: `float32[3,5]`, weakly typed or not, and where it is.
 
-    Attributes:
-        callers: The positions in the code that led there, the user's own line first.
-        library: Whether a library's code is between that line and JAX.
-        own: Whether the function is a library's, such as those of `jax.numpy`.
-        moved: Whether the thread was seen elsewhere since it compiled the one before.
+    That is "" if nobody has said where it is to be.
     """
 
-    thread: int
-    name: str
-    callers: tuple[Site, ...]
-    library: bool
-    own: bool
-    moved: bool
-    arguments: tuple | None
-    function: Any
-    code: Any
+    shape: str
+    weak: bool
+    where: str
+
+
+@dataclass(eq=False)
+class Compiled:
+    """A program that was compiled, or is.
+
+    Attributes:
+        began: When its tracing began; seconds of `time.perf_counter`, as `over`.
+        arguments: Those that it takes; None if they were not seen.
+        results: The shapes that it returns.
+        thread: The number of the one that compiles.
+        callers: The positions in the code that led there, the user's own line first.
+        by_library: Whether a library's code is between that line and JAX.
+        moved: Whether the thread was seen elsewhere since it compiled the one before.
+        function: Refers to the function, if JAX has one.
+        of_library: Whether that is a library's, such as those of `jax.numpy`.
+        code: Tells it from others of that name.
+        again: Whether the program came to this line anew, and had compiled it there before.
+    """
+
     began: float
     over: float
+    arguments: list[Argument] | None = None
+    results: tuple[str, ...] = ()
+    thread: int = 0
+    name: str = ""
+    callers: tuple[Site, ...] = ()
+    by_library: bool = False
+    moved: bool = False
+    function: Any = None
+    of_library: bool = False
+    code: Any = None
+    again: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return self.over - self.began
 
 
-def arguments_in(frame: Any) -> dict[str, Any]:
-    """Return what a frame of JAX says of the arguments of the program that it compiles."""
-    code, found = frame.f_code, {}
-    if code.co_name == "lower_sharding_computation":
-        of = frame.f_locals
-        where = map(_placed, of["in_shardings"])
-        given = [
-            (_short(a), a.weak_type, w) for a, w in zip(of["global_in_avals"], where, strict=True)
-        ]
-        found["arguments"] = given, [_short(a) for a in of["global_out_avals"]]
-    elif code.co_name == "cache_miss":
+class Compilations:
+    """Takes down what is compiled when JAX tells it.
+
+    Attributes:
+        done: What was, in the order in which it was ready.
+        moved: When each thread was seen to move.
+    """
+
+    def __init__(self) -> None:
+        self.done: list[Compiled] = []
+        self.moved: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
+        self._under_way: dict[int, Compiled] = {}
+
+    def note(self, event: str, seconds: float, name: str) -> None:
+        """Take down a step of compiling, in the thread that compiles."""
+        now, thread = time.perf_counter(), threading.get_ident()
+        one = self._under_way.get(thread)
+        # Tracing, lowering and compiling follow each other; what was only traced is forgotten.
+        if one is None or now - seconds > one.over + 0.05:
+            one = self._under_way[thread] = Compiled(now, now)
+        one.began, one.over = min(one.began, now - seconds), now
+        stack = [(owner_of(f.f_code.co_filename), f) for f in frames_outward(sys._getframe())]
+        # What started the program has loops of its own.
+        while stack and stack[-1][0] != "user":
+            stack.pop()
+        first = next((n for n, (owner, _) in enumerate(stack) if owner == "user"), 0)
+        of_jax = {frame.f_code.co_name: frame for owner, frame in stack[:first] if owner == "jax"}
+        if lowering := of_jax.get("lower_sharding_computation"):
+            _see_arguments(one, lowering.f_locals)
+        if not event.endswith("backend_compile_duration"):
+            return
+        del self._under_way[thread]
+        if not stack:
+            return
+        one.thread, one.name = thread, name
+        one.callers = tuple(
+            Site(frame.f_code, frame.f_lasti)
+            for owner, frame in stack[first:]
+            if owner in ("user", "library")
+        )
+        one.by_library = any(owner == "library" for owner, _ in stack[:first])
+        last = next((old.over for old in reversed(self.done) if old.thread == thread), 0.0)
+        # While JAX traces, it is in the function itself.
+        one.moved = any(last < at < one.began for at in list(self.moved[thread]))
+        self._see_function(one, of_jax.get("cache_miss"))
+        self.done.append(one)
+
+    def _see_function(self, one: Compiled, calling: FrameType | None) -> None:
+        function = calling and calling.f_locals["fun"]
+        code = getattr(function, "__code__", None)
+        one.code = id(code)
+        one.of_library = code is not None and owner_of(code.co_filename) != "user"
         with suppress(TypeError):  # Not everything that can be called has weak references.
-            function = frame.f_locals["fun"]
-            code = getattr(function, "__code__", None)
-            found["code"] = id(code)
-            found["own"] = code is not None and owner_of(code.co_filename) != "user"
-            found["function"] = weakref.ref(function)
-    return found
+            one.function = weakref.ref(function)
+        # While they live, two functions of one code are two, and neither is made in each turn; but
+        # of its own ones, JAX makes and keeps one for each shape.
+        if one.function and not one.of_library:
+            for old in reversed(self.done):
+                if old.code == one.code and old.function and old.function is not one.function:
+                    if old.function() is not None:
+                        one.code = one.code, id(one.function)
+                    break
 
 
-def _placed(sharding: Any) -> str:
-    """Return where an argument was put, in words; "" if nobody has said where it is to be."""
+def _see_arguments(one: Compiled, known: dict[str, Any]) -> None:
     from d2lpar._devices import device_name  # JAX has been imported: it is compiling.
 
-    devices = getattr(sharding, "device_set", ())
-    if len(devices) == 1:
-        return device_name(*devices)
-    return f"{len(devices)} devices, {getattr(sharding, 'spec', sharding)}" if devices else ""
+    def where(sharding: Any) -> str:
+        devices = getattr(sharding, "device_set", ())
+        if len(devices) > 1:
+            return f"{len(devices)} devices, {getattr(sharding, 'spec', sharding)}"
+        return "".join(map(device_name, devices))
+
+    def shape(aval: Any) -> str:
+        return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
+
+    given = zip(known["global_in_avals"], known["in_shardings"], strict=True)
+    one.arguments = [Argument(shape(aval), aval.weak_type, where(put)) for aval, put in given]
+    one.results = tuple(map(shape, known["global_out_avals"]))
 
 
-def _short(aval: Any) -> str:
-    return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
-
-
-def compiled_again(compiled: list[Compiled]) -> set[int]:
-    """Return the numbers of those that were compiled at a line that had compiled them before."""
-    again, last, times = set(), {}, Counter()
+def find_again(compiled: list[Compiled]) -> None:
+    """Mark those that were compiled at a line that had compiled them before."""
+    last: dict[tuple, int] = {}
+    times: Counter[tuple] = Counter()
     for number, one in enumerate(compiled):
         # Another function, with other code, may have the same name.
         key = one.thread, one.name, one.callers[0], one.code
         times[key] += 1
-        if key in last and _is_another_pass(compiled, last[key], number, times[key]):
-            again.add(number)
+        if key in last:
+            old, *between = compiled[last[key] : number]
+            one.again = _is_another_pass(old, between, one, times[key])
         last[key] = number
-    return again
 
 
-def _is_another_pass(compiled: list[Compiled], before: int, number: int, times: int) -> bool:
+def _is_another_pass(old: Compiled, between: list[Compiled], one: Compiled, times: int) -> bool:
     """Return whether the program came to a line anew; what one pass compiles is never "again"."""
-    old, one = compiled[before], compiled[number]
     if old.callers != one.callers:
         return True
     if not any(site.in_loop() for site in one.callers):
         return False
-    between = compiled[before + 1 : number]
     if one.moved or any(
-        other.thread == one.thread
-        and other.callers != one.callers
-        and other.callers[-1].code is one.callers[-1].code
-        for other in between
+        other.thread == one.thread and other.callers != one.callers for other in between
     ):
         return True
     # A library, or a comprehension, may compile one for many shapes in a single pass, and a
     # function of JAX for a few.
-    many = one.library or any(site.in_comprehension() for site in one.callers)
-    return old.arguments == one.arguments or not (many or (one.own and times < 4))
+    for_many = one.by_library or any(site.in_comprehension() for site in one.callers)
+    for_many |= one.of_library and times < 4
+    return not for_many or (old.arguments, old.results) == (one.arguments, one.results)
 
 
-def why(compiled: list[tuple[bool, Compiled]]) -> str:
+def why(compiled: list[Compiled]) -> str:
     """Return what was compiled again at a line, and what had changed, as far as it was seen."""
+    programs = defaultdict(list)
+    for one in compiled:
+        programs[one.name, one.code].append(one)
     told = []
-    for name, code in {(one.name, one.code) for is_again, one in compiled if is_again}:
-        of_it = [pair for pair in compiled if (pair[1].name, pair[1].code) == (name, code)]
-        *_, old, new = (one for _, one in of_it)
-        again = [one for is_again, one in of_it if is_again]
-        what = f"{name.removeprefix('jit(').removesuffix(')')} was compiled {1 + len(again)} times"
-        changed = "; ".join(_changes(old, new))
-        # What only makes an array of some shape, for the program that it is for, comes second.
-        given = [one.arguments and one.arguments[0] for one in (old, new)]
-        took = sum(one.over - one.began for one in again)
-        why = f", last for {changed}." if changed else "; why was not seen."
-        told.append((given[0] != given[1], took, what + why))
+    for (name, _), times in programs.items():
+        if again := [one for one in times if one.again]:
+            old, new = times[-2:]
+            changed = "; ".join(_changes(old, new))
+            because = f", last for {changed}." if changed else "; why was not seen."
+            what = name.removeprefix("jit(").removesuffix(")")
+            # What only makes an array of some shape, for the program that it is for, comes second.
+            rank = old.arguments != new.arguments, sum(one.seconds for one in again)
+            told.append((rank, f"{what} was compiled {1 + len(again)} times{because}"))
     return max(told)[-1]
 
 
 def _changes(old: Compiled, new: Compiled) -> Iterator[str]:
-    if not old.arguments or not new.arguments:
+    if old.arguments is None or new.arguments is None:
         return
-    (given, results), (given_now, results_now) = old.arguments, new.arguments
-    if len(given) != len(given_now):
-        yield f"{plural(len(given_now), 'argument')} after {len(given)}"
+    if len(old.arguments) != len(new.arguments):
+        yield f"{plural(len(new.arguments), 'argument')} after {len(old.arguments)}"
         return
-    pairs = [(a, b) for a, b in zip(given, given_now, strict=True) if a != b]
-    shapes = dict.fromkeys((a[0], b[0]) for a, b in pairs if a[0] != b[0])
-    for a, b in list(shapes)[:3]:
-        yield f"{b} after {a}"
-    weak = next((b for a, b in pairs if a[0] == b[0] and a[1] != b[1]), None)
-    if weak:
-        words = (
-            "strongly typed after a weakly typed one",
-            "weakly typed after a strongly typed one",
+    pairs = list(zip(old.arguments, new.arguments, strict=True))
+    shapes = dict.fromkeys(f"{b.shape} after {a.shape}" for a, b in pairs if a.shape != b.shape)
+    yield from list(shapes)[:3]
+    alike = [(a, b) for a, b in pairs if a.shape == b.shape]
+    for b in [b for a, b in alike if a.weak != b.weak][:1]:
+        now, was = ("weakly", "strongly") if b.weak else ("strongly", "weakly")
+        yield (
+            f"a {b.shape} that is {now} typed after a {was} typed one (a Python number makes a "
+            "weak type)"
         )
-        yield f"a {weak[0]} that is {words[weak[1]]} (a Python number makes a weak type)"
-    placed = next(((a, b) for a, b in pairs if a[0] == b[0] and a[2] != b[2]), None)
-    if placed:
-        (*_, was), (kind, _, now) = placed
+    for a, b in [(a, b) for a, b in alike if a.where != b.where][:1]:
         now, was = (
-            f"committed to {at}" if at else "not committed to a device" for at in (now, was)
+            f"committed to {x.where}" if x.where else "not committed to a device" for x in (b, a)
         )
-        yield f"a {kind} that is {now}, after one that is {was}"
-    if not pairs and results != results_now:
-        b, a = next(((b, a) for a, b in zip(results, results_now, strict=False) if a != b), (0, 0))
-        yield f"a result {b} after {a}" if b else "other results"
-    elif not pairs and old.function is not new.function:
+        yield f"a {b.shape} that is {now}, after one that is {was}"
+    if old.arguments == new.arguments and old.results != new.results:
+        for a, b in [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b][:1]:
+            yield f"a result {b} after {a}"
+    elif old.arguments == new.arguments and old.function is not new.function:
         yield "the same shapes, but another function (made in each turn? make it once)"

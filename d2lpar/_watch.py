@@ -13,17 +13,17 @@ import signal
 import sys
 import threading
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from d2lpar._attribution import Account
-from d2lpar._compilations import Compiled, arguments_in
+from d2lpar._compilations import Compilations
 from d2lpar._errors import D2lparError, renamed, require_seconds, require_values
-from d2lpar._stack import Sight, Site, frames_outward, owner_of, sight_of
+from d2lpar._stack import Sight, Site, sight_of
 from d2lpar._watched import Watched
-from d2lpar._windows import Look, Window, Windows
+from d2lpar._windows import Look, Seen, Window, Windows
 
 
 @renamed(every="interval")
@@ -82,7 +82,7 @@ class Watcher:
         self.watched = Watched()
         self.error: BaseException | None = None
         self.windows = Windows()
-        self.compiled: list[Compiled] = []
+        self.compilations = Compilations()
         self.outside: Counter[tuple[str, Site, str]] = Counter()
         self.callers: dict[Site, Counter[Site]] = defaultdict(Counter)
         self.times: Counter[Site] = Counter()
@@ -91,8 +91,6 @@ class Watcher:
         self._interval, self._on_look = interval, on_look
         self._last: dict[int, tuple[tuple[int, int], Sight | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
-        self._moved: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
-        self._parts: dict[int, dict[str, Any]] = defaultdict(dict)
         self._done = threading.Event()
         self._ended = threading.Event()
         self._ident = 0
@@ -186,11 +184,11 @@ class Watcher:
                 moved = sight is None or sight.at != old[1].at or spent > 2e-5
                 works = moved if used is None else spent > 0.2 * seconds
                 name = named[ident].name if ident in named else "a thread of XLA"
-                first[ident] = name, old[1], moved, works
+                first[ident] = Seen(name, old[1], moved, works)
                 if sight:
-                    second[ident] = name, sight, moved, works
+                    second[ident] = Seen(name, sight, moved, works)
                 if sight is None or sight.site != old[1].site:
-                    self._moved[ident].append(now)
+                    self.compilations.moved[ident].append(now)
                 self.callers[old[1].site].update(old[1].callers[:1])
                 if window is None:
                     self.outside[name, old[1].site, old[1].doing] += seconds
@@ -212,54 +210,6 @@ class Watcher:
             Watcher._hears = True
             register(_note)
 
-    def note(self, event: str, seconds: float, name: str) -> None:
-        """Take down a step of compiling, in the thread that compiles."""
-        now, ident = time.perf_counter(), threading.get_ident()
-        parts = self._parts[ident]
-        # Tracing, lowering and compiling follow each other; what was only traced is forgotten.
-        if now - seconds > parts.get("until", now) + 0.05:
-            parts.clear()
-        parts["began"] = min(parts.get("began", now), now - seconds)
-        parts["until"] = now
-        inner, mine = [], []
-        for frame in frames_outward(sys._getframe(2)):
-            owner = owner_of(frame.f_code.co_filename)
-            if not mine and owner != "user":
-                inner.append(owner)
-                if owner == "jax":
-                    parts |= arguments_in(frame)
-            elif owner in ("user", "library"):
-                mine.append(Site(frame.f_code, frame.f_lasti))
-        while mine and mine[-1].owner != "user":  # What started the program has loops of its own.
-            mine.pop()
-        if event.endswith("backend_compile_duration"):
-            del self._parts[ident]
-            last = next((c.over for c in reversed(self.compiled) if c.thread == ident), 0.0)
-            function, code = parts.get("function"), parts.get("code", 0)
-            # While they live, two functions of one code are two, and neither is made in each turn;
-            # but of its own ones, JAX makes and keeps one for each shape.
-            for other in reversed(self.compiled) if not parts.get("own") else ():
-                if other.code == code and other.function and other.function is not function:
-                    code = (code, id(function)) if other.function() is not None else code
-                    break
-            if mine:
-                self.compiled.append(
-                    Compiled(
-                        ident,
-                        name,
-                        tuple(mine),
-                        "library" in inner,
-                        parts.get("own", False),
-                        # While JAX traces, it is in the function itself.
-                        any(last < at < parts["began"] for at in list(self._moved[ident])),
-                        parts.get("arguments"),
-                        function,
-                        code,
-                        parts["began"],
-                        now,
-                    )
-                )
-
 
 def _around_fork(go_on: bool) -> None:
     # A child would inherit half of a window, and Python 3.12 warns of the thread.
@@ -277,7 +227,7 @@ def _note(event: str, seconds: float, **details: Any) -> None:
     watcher = Watcher._running
     if watcher and event.startswith("/jax/core/compile/"):
         with suppress(Exception):  # The program must not fail for it.
-            watcher.note(event, seconds, str(details.get("fun_name", "a function")))
+            watcher.compilations.note(event, seconds, str(details.get("fun_name", "a function")))
 
 
 def _processor_time(thread: threading.Thread | None) -> float | None:

@@ -14,6 +14,7 @@ import threading
 import time
 import types
 import warnings
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -27,6 +28,15 @@ Spans = list[tuple[float, float]]
 _OPENED = "d2lpar.watch"
 
 
+class Seen(NamedTuple):
+    """A thread, as a look has found it: where it is, if it moved on, and used its processor."""
+
+    name: str
+    sight: Sight
+    moved: bool
+    worked: bool
+
+
 class Look(NamedTuple):
     """What the threads did for half of the time between two looks.
 
@@ -36,14 +46,14 @@ class Look(NamedTuple):
     Attributes:
         start: Seconds of `time.perf_counter`, as `end`.
         at: When the threads were seen, which is one of both.
-        threads: By their number: name, place, whether it moved on, whether it used its processor.
+        threads: Those of Python, by their number.
         others: How many cores were used by threads which are not Python's.
     """
 
     start: float
     end: float
     at: float
-    threads: dict[int, tuple[str, Sight, bool, bool]]
+    threads: dict[int, Seen]
     others: float
 
 
@@ -95,8 +105,8 @@ class Window:
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
                 busy[device].append((start, end))
         offset = self.began - opened
-        known = {device: _merged(spans, offset) for device, spans in busy.items()}
-        return known, _merged(calls or puts, offset)
+        known = {device: merged(spans, offset) for device, spans in busy.items()}
+        return known, merged(calls or puts, offset)
 
 
 def can_read_traces() -> bool:
@@ -148,15 +158,25 @@ def _span(event: Any) -> tuple[float, float]:
     return event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
 
 
-def _merged(spans: Spans, offset: float) -> Spans:
-    """Return spans that do not overlap, on another clock."""
-    merged: list[tuple[float, float]] = []
+def merged(spans: Spans, offset: float = 0.0) -> Spans:
+    """Return spans that do not overlap, in their order, on another clock."""
+    apart: Spans = []
     for start, end in sorted(spans):
-        if merged and start + offset <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end + offset)
+        if apart and start + offset <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(apart[-1][1], end + offset)
         else:
-            merged.append((start + offset, end + offset))
-    return merged
+            apart.append((start + offset, end + offset))
+    return apart
+
+
+def overlap(spans: Spans, start: float, end: float) -> float:
+    """Return for how long there is one of these spans, which are merged, between two times."""
+    total = 0.0
+    for first, last in spans[max(bisect_left(spans, (start,)) - 1, 0) :]:
+        if first >= end:
+            break
+        total += max(min(last, end) - max(first, start), 0.0)
+    return total
 
 
 class Windows:

@@ -9,7 +9,7 @@ import pytest
 from d2lpar._attribution import Account
 from d2lpar._stack import Sight, Site
 from d2lpar._watched import Watched
-from d2lpar._windows import Look, Window
+from d2lpar._windows import Look, Seen, Window
 
 SOURCE = "read()\nstep()\nwait()\nlog()\n"
 TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
@@ -38,7 +38,7 @@ def looks(*threads, every=0.01):
             (n + 1) * every,
             n * every,
             {
-                threading.main_thread().ident + i: (names[i], sight, False, False)
+                threading.main_thread().ident + i: Seen(names[i], sight, False, False)
                 for i, sight in enumerate(at)
                 if sight
             },
@@ -67,13 +67,13 @@ def account(*windows, compiled=(), after=0.0, over=None):
     watcher = SimpleNamespace(
         began=0.0,
         after=after,
-        compiled=compiled,
+        compilations=SimpleNamespace(done=compiled),
         outside=Counter(),
         times=Counter(),
         callers=defaultdict(Counter),
         windows=SimpleNamespace(closed=closed, why_none="none"),
     )
-    watched = Watched(seconds=over or len(windows))
+    watcher.watched = watched = Watched(seconds=over or len(windows))
     Account(watcher).fill(watched)
     return watched
 
