@@ -65,12 +65,14 @@ class _Line:
 
     Attributes:
         kinds: For how many seconds after the start it was at what, as windows are a sample of all.
+        lost_as: In how many of them the device was idle for it.
         lost: Shares of the time of each window in which the device was idle for it.
         sites: How often it was seen at which position.
         others: Where other threads were while it waited for one.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
+    lost_as: Counter[str] = field(default_factory=Counter)
     lost: Counter[int] = field(default_factory=Counter)
     sites: Counter[Site] = field(default_factory=Counter)
     others: Counter[Place] = field(default_factory=Counter)
@@ -154,10 +156,8 @@ class Account:
             watched.devices[device] = share * after
             if device == self._devices[0]:
                 watched.interval = max(share - error, 0.0), min(share + error, 1.0)
-        watched.findings = [
-            *self._of_lines(weights, after),
-            *self._of_compilations(watched.seconds),
-        ]
+        watched.findings = list(self._of_lines(weights, after))
+        watched.findings += self._of_compilations(watched.seconds)
         watched.findings.sort(key=lambda f: (watched.loss(f), f.seconds), reverse=True)
         watched.notes = list(self._notes(watched.observed_seconds))
 
@@ -198,6 +198,7 @@ class Account:
                 line.kinds[kind] += (look.end - look.start) * weight / whole
                 line.sites[seen.sight.site] += 1
                 if ident in (callbacks or [feeder]):
+                    line.lost_as[kind] += lost * weight / whole
                     line.lost[number] += lost / whole
                     if kind == "host wait":
                         line.others.update(
@@ -264,17 +265,18 @@ class Account:
     def _of_lines(self, weights: dict[int, float], after: float) -> Iterator[Finding]:
         watcher = self._watcher
         for (name, place), line in self._lines.items():
-            kinds = line.kinds
-            seconds = sum(kinds.values())
             # A call, and a library's Python, are part of dispatching where that is seen as well.
-            sure = kinds["dispatch"] > 0.1 * kinds["perhaps dispatch"]
-            kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
-            kind = max(kinds, key=kinds.get)
+            sure = line.kinds["dispatch"] > 0.1 * line.kinds["perhaps dispatch"]
+            for kinds in (line.kinds, line.lost_as):
+                kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
+            seconds = sum(line.kinds.values())
             lost, error = _mean(line.lost, weights)
-            if seconds < SEEN * after or (
-                kind in ("device idle", "dispatch", "host wait") and lost < SEEN
-            ):
+            costs = line.lost_as if lost * after > 0.5 * seconds else line.kinds
+            kind = max(line.kinds, key=lambda kind: (costs[kind], line.kinds[kind]))
+            if lost < SEEN and kind in ("device idle", "dispatch", "host wait"):
                 continue  # It takes time while the device works.
+            if seconds < SEEN * after:
+                continue
             callers: Counter[str] = Counter()
             for caller, looks in (x for site in line.sites for x in watcher.callers[site].items()):
                 if caller.place != place:  # As that of a comprehension is.

@@ -30,6 +30,10 @@ class Argument(NamedTuple):
     weak: bool
     where: str
 
+    def placed(self) -> str:
+        """Return where it is, in words."""
+        return f"committed to {self.where}" if self.where else "not committed to a device"
+
 
 @dataclass(eq=False)
 class Compiled:
@@ -209,17 +213,14 @@ def _changes(old: Compiled, new: Compiled) -> Iterator[str]:
     shapes = dict.fromkeys(f"{b.shape} after {a.shape}" for a, b in pairs if a.shape != b.shape)
     yield from list(shapes)[:3]
     alike = [(a, b) for a, b in pairs if a.shape == b.shape]
-    for b in [b for a, b in alike if a.weak != b.weak][:1]:
-        now, was = ("weakly", "strongly") if b.weak else ("strongly", "weakly")
+    for _, now in [(a, b) for a, b in alike if a.weak != b.weak][:1]:
+        words = ("weakly", "strongly") if now.weak else ("strongly", "weakly")
         yield (
-            f"a {b.shape} that is {now} typed after a {was} typed one (a Python number makes a "
-            "weak type)"
+            f"a {now.shape} that is {words[0]} typed after a {words[1]} typed one (a Python "
+            "number makes a weak type)"
         )
-    for a, b in [(a, b) for a, b in alike if a.where != b.where][:1]:
-        now, was = (
-            f"committed to {x.where}" if x.where else "not committed to a device" for x in (b, a)
-        )
-        yield f"a {b.shape} that is {now}, after one that is {was}"
+    for was, now in [(a, b) for a, b in alike if a.where != b.where][:1]:
+        yield f"a {now.shape} that is {now.placed()}, after one that is {was.placed()}"
     if old.arguments == new.arguments and old.results != new.results:
         for a, b in [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b][:1]:
             yield f"a result {b} after {a}"
