@@ -154,10 +154,8 @@ class Report:
         # The script may close its standard error, or send it elsewhere. Far from the numbers that
         # its own files get.
         self._stderr = 2
-        for above in (200, 50):
-            with suppress(OSError, ValueError):
-                self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, above)
-                break
+        with suppress(OSError, ValueError):
+            self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
 
     def begin(self, script: "Script") -> None:
         """Watch from now on, and see to it that the report comes."""

@@ -6,7 +6,6 @@ time of the device. Shares are of what comes after the start, which ends with th
 compilations, and carry an interval, as windows are a sample.
 """
 
-import itertools
 import math
 import sys
 import threading
@@ -17,46 +16,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from d2lpar._compilations import find_again, why
+from d2lpar._compilations import Compiled, find_again, why
 from d2lpar._format import format_seconds
 from d2lpar._stack import Place, Site, reads
 from d2lpar._watched import SEEN, Finding, Watched
 from d2lpar._windows import Look, Seen, Spans, Window, merged, overlap
 
-_NEAR = 5e-5  # Seconds: whoever looks does not see the threads and the clock at the same moment.
 _FOR_A_DEVICE = {"value", "barrier", "checks"}
+_CHECKS = "each call waits for its results and looks at them"
 _SWITCHES = {
-    "jax_debug_nans": "jax_debug_nans is on: each call waits for its results and looks at them",
-    "jax_debug_infs": "jax_debug_infs is on: each call waits for its results and looks at them",
-    "jax_disable_jit": "jax_disable_jit is on: each operator is a call of its own",
+    "jax_debug_nans": _CHECKS,
+    "jax_debug_infs": _CHECKS,
+    "jax_disable_jit": "each operator is a call of its own",
 }
-
-
-class _Sample:
-    """What a window tells.
-
-    Attributes:
-        busy: When each device was, by its name.
-        calls: When Python was in a call that dispatches.
-        called: How often each thread was seen where it can have dispatched.
-        moved: How often each moved while there was a call, most of which are shorter than a look.
-    """
-
-    def __init__(self, window: Window) -> None:
-        self.began, self.over, self.looks = window.began, window.over, window.looks
-        self.busy, self.calls = window.events
-        self.called, self.moved = Counter(), Counter()
-        dispatching = ("call", "jax", "library", "compiles")
-        for look in self.looks:
-            called = self.in_call(look)
-            begins = bisect_left(self.calls, (look.start,)) < bisect_left(self.calls, (look.end,))
-            for ident, seen in look.threads.items():
-                self.called[ident] += called and seen.sight.doing in dispatching
-                self.moved[ident] += begins and seen.moved
-
-    def in_call(self, look: Look) -> bool:
-        """Return whether Python was in a call that dispatches when it was looked at."""
-        return overlap(self.calls, look.at - _NEAR, look.at + _NEAR) > 0
 
 
 @dataclass
@@ -85,22 +57,21 @@ class Account:
         self._watcher = watcher
         self._compiled = list(watcher.compilations.done)
         find_again(self._compiled)
-        self._samples = [_Sample(window) for window in watcher.windows.closed]
-        self._called = sum((sample.called for sample in self._samples), Counter())
-        self._moved = sum((sample.moved for sample in self._samples), Counter())
+        self._windows = list(watcher.windows.closed)
+        self._feeders = _feeders(self._windows, self._compiled)
         self._start = self._end_of_start()
         work = Counter()
-        for sample in self._samples:
-            for device, spans in sample.busy.items():
+        for window in self._windows:
+            for device, spans in window.busy.items():
                 work[device] += overlap(spans, -math.inf, math.inf)
         # The one that works most comes first, and the lines are charged with its time.
         self._devices = [name for name, _ in work.most_common()] or ["The device"]
         values = getattr(getattr(sys.modules.get("jax"), "config", None), "values", {})
         self._synchronous = values.get("jax_cpu_enable_async_dispatch") is False
-        self._compiling: dict[int, Spans] = defaultdict(list)
+        compiling = defaultdict(list)
         for one in self._compiled:
-            spans = [*self._compiling[one.thread], (one.began, one.over)]
-            self._compiling[one.thread] = merged(spans)
+            compiling[one.thread].append((one.began, one.over))
+        self._compiling = {thread: merged(spans) for thread, spans in compiling.items()}
         self._unseen = 0.0
         # Shares of the time of each window in which a device was idle.
         self._idle: dict[str, Counter[int]] = defaultdict(Counter)
@@ -111,7 +82,7 @@ class Account:
         began = self._watcher.began
         if self._watcher.after is not None:
             return min(began + self._watcher.after, time.perf_counter())
-        events = (spans for x in self._samples for spans in (*x.busy.values(), x.calls) if spans)
+        events = (spans for w in self._windows for spans in (*w.busy.values(), w.calls) if spans)
         ran = min((spans[0][0] for spans in events), default=math.inf)
         # What is compiled before anything runs, and what comes soon after that.
         soon = max(ran, began + 0.5) + 0.05
@@ -133,22 +104,24 @@ class Account:
         """Write it all down."""
         watched.start_seconds = self._start - self._watcher.began
         after = watched.judged_seconds
-        seen = [(sample, looks) for sample in self._samples if (looks := self._after_start(sample))]
+        looks = [self._after_start(window) for window in self._windows]
         # A window stands for the time since the one before, of which it is a sample.
-        ends = [self._start, *(sample.over for sample, _ in seen)]
-        spans = [end - began for began, end in itertools.pairwise(ends)]
-        weights = {number: span * after / sum(spans) for number, span in enumerate(spans)}
-        for number, (sample, looks) in enumerate(seen):
-            self._charge(number, sample, looks, weights[number])
-        watched.observed_seconds = sum(x.end - x.start for _, looks in seen for x in looks)
+        weights, previous = {}, self._start
+        for number, window in enumerate(self._windows):
+            if looks[number]:
+                weights[number], previous = window.over - previous, window.over
+        weights = {n: span * after / (previous - self._start) for n, span in weights.items()}
+        for number, weight in weights.items():
+            self._charge(number, looks[number], weight)
+        watched.observed_seconds = sum(x.end - x.start for there in looks for x in there)
         in_windows = set(self._lines)
         for (name, site, doing), seconds in self._watcher.outside.items():
             # What no window fell on was seen by the looks between them, if its kind is known.
             if (name, site.place) not in in_windows and doing in ("value", "barrier"):
                 self._lines[name, site.place].kinds[doing] += seconds
                 self._lines[name, site.place].sites[site] += 1
-        calls = sum(len(sample.calls) for sample in self._samples)
-        if calls > 20 and not any(sample.busy for sample in self._samples):
+        calls = sum(len(window.calls) for window in self._windows)
+        if calls > 20 and not any(window.busy for window in self._windows):
             watched.observed_seconds, weights = 0.0, {}  # Whatever it recorded, it was not that.
         watched.devices = {}
         for device in self._devices if weights else ():
@@ -163,19 +136,19 @@ class Account:
 
     # --- What a window charges ----------------------------------------------------------------
 
-    def _after_start(self, sample: _Sample) -> list[Look]:
+    def _after_start(self, window: Window) -> list[Look]:
         """Return the looks of a window, as far as they lie in it and after the start."""
-        first = max(sample.began, self._start)
+        first = max(window.began, self._start)
         looks = (
-            look._replace(start=max(look.start, first), end=min(look.end, sample.over))
-            for look in sample.looks
+            look._replace(start=max(look.start, first), end=min(look.end, window.over))
+            for look in window.looks
         )
         return [look for look in looks if look.end > look.start]
 
-    def _charge(self, number: int, sample: _Sample, looks: list[Look], weight: float) -> None:
+    def _charge(self, number: int, looks: list[Look], weight: float) -> None:
         """Charge a window, which stands for some seconds, to the lines."""
+        window = self._windows[number]
         whole = sum(look.end - look.start for look in looks)
-        feeder = self._feeder(sample)
         for n, look in enumerate(looks):
             compiling = {ident for ident in look.threads if self._is_compiling(ident, look)}
             callbacks = [i for i, seen in look.threads.items() if seen.sight.doing == "callback"]
@@ -184,11 +157,11 @@ class Account:
             else:
                 # The system tells how long a process has used its cores every few milliseconds.
                 near = looks[max(n - 6, 0) : n + 7]
-                idle = self._idle_in(look, near, sample.busy, bool(compiling))
+                idle = self._idle_in(look, near, window.busy, bool(compiling))
             for device, seconds in idle.items():
                 self._idle[device][number] += seconds / whole
             lost = idle[self._devices[0]]
-            is_idle, called = lost > 0.5 * (look.end - look.start), sample.in_call(look)
+            is_idle, called = lost > 0.5 * (look.end - look.start), _in_call(look, window)
             for ident, seen in look.threads.items():
                 if ident in compiling:
                     continue  # Its time is known from the events.
@@ -197,7 +170,7 @@ class Account:
                 line = self._lines[name, seen.sight.site.place]
                 line.kinds[kind] += (look.end - look.start) * weight / whole
                 line.sites[seen.sight.site] += 1
-                if ident in (callbacks or [feeder]):
+                if ident in (callbacks or [self._feeders[number]]):
                     line.lost_as[kind] += lost * weight / whole
                     line.lost[number] += lost / whole
                     if kind == "host wait":
@@ -207,19 +180,11 @@ class Account:
                             if other.sight.doing != "locks"
                         )
 
-    def _feeder(self, sample: _Sample) -> int:
-        """Return the thread that most likely hands work to the devices."""
-        compiled = Counter(one.thread for one in self._compiled)
-        for seen in (+sample.called, self._called, self._moved, compiled):
-            if seen:
-                return seen.most_common(1)[0][0]
-        return threading.main_thread().ident
-
     def _is_compiling(self, ident: int, look: Look) -> bool:
         if look.threads[ident].sight.doing == "compiles":
             return True
         # While JAX traces, the lines of the function itself run.
-        return overlap(self._compiling[ident], look.at, look.at + 1e-9) > 0
+        return overlap(self._compiling.get(ident, []), look.at, look.at + 1e-9) > 0
 
     def _idle_in(
         self, look: Look, near: list[Look], busy: dict[str, Spans], compiling: bool
@@ -326,7 +291,7 @@ class Account:
         config = getattr(sys.modules.get("jax"), "config", None)
         for switch, words in _SWITCHES.items():
             if getattr(config, switch, False):
-                yield f"{words}."
+                yield f"{switch} is on: {words}."
         if self._synchronous:
             yield (
                 "jax_cpu_enable_async_dispatch is off: a call computes before it returns. Switch "
@@ -339,18 +304,47 @@ class Account:
             )
         if not observed_seconds:
             reason = self._watcher.windows.why_none
-            if self._samples:
+            if self._windows:
                 reason = "JAX's profiler recorded nothing of them after the start"
             yield f"What the devices did is not known: {reason}."
 
 
+def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
+    """Return, for each window, the thread that most likely hands work to the devices then."""
+    called: list[Counter[int]] = []
+    moved: Counter[int] = Counter()
+    for window in windows:
+        called.append(Counter())
+        for look in window.looks:
+            in_call = _in_call(look, window)
+            # Most calls are shorter than the time between two looks.
+            begins = (
+                bisect_left(window.calls, (look.start,)),
+                bisect_left(window.calls, (look.end,)),
+            )
+            for ident, seen in look.threads.items():
+                if in_call and seen.sight.doing in ("call", "jax", "library", "compiles"):
+                    called[-1][ident] += 1
+                if begins[0] < begins[1] and seen.moved:
+                    moved[ident] += 1
+    compiling = Counter(one.thread for one in compiled)
+    anywhere = sum(called, Counter()) or moved or compiling
+    anywhere = anywhere or Counter([threading.main_thread().ident])
+    return [(here or anywhere).most_common(1)[0][0] for here in called]
+
+
+def _in_call(look: Look, window: Window) -> bool:
+    # Whoever looks does not see the threads and the clock at the same moment.
+    return overlap(window.calls, look.at - 5e-5, look.at + 5e-5) > 0
+
+
 def _kind(seen: Seen, idle: bool, called: bool) -> str:
     """Return which of `KINDS` a thread is at."""
-    doing, waits = seen.sight.doing, not (seen.moved and seen.worked)
+    doing = seen.sight.doing
     known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
     if doing in ("value", "barrier", "callback", *known):
         return known.get(doing, doing)
-    if waits and not idle and doing in ("call", "jax", "puts"):
+    if not seen.worked and not idle and doing in ("call", "jax", "puts"):
         return "value" if reads(seen.sight.deepest) and not called else "queue"
     if doing in ("jax", "puts") or called:
         return "queue" if not idle else "dispatch"

@@ -94,7 +94,8 @@ class Compilations:
         if one is None or now - seconds > one.over + 0.05:
             one = self._under_way[thread] = Compiled(now, now)
         one.began, one.over = min(one.began, now - seconds), now
-        stack = [(owner_of(f.f_code.co_filename), f) for f in frames_outward(sys._getframe())]
+        # Without the frame of this function, which would keep them all alive if it held itself.
+        stack = [(owner_of(f.f_code.co_filename), f) for f in frames_outward(sys._getframe(1))]
         # What started the program has loops of its own.
         while stack and stack[-1][0] != "user":
             stack.pop()

@@ -7,7 +7,6 @@ heard from JAX (`_compilations`).
 """
 
 import _thread
-import functools
 import os
 import signal
 import sys
@@ -93,17 +92,19 @@ class Watcher:
         self._clocks = (0.0, 0.0, 0.0)
         self._done = threading.Event()
         self._ended = threading.Event()
-        self._ident = 0
+        self._ident = self._native = 0
 
     def start(self) -> None:
         """Begin to look."""
         with Watcher._lock:
             # A script that watches itself has the way.
-            self._outer = Watcher._running
-            if self._outer is not None and not self._outer._of_command:
-                raise D2lparError("The program is being watched already. One watch() is enough.")
-            if self._outer is not None:
-                self._outer.pause()
+            if outer := Watcher._running:
+                if not outer._of_command:
+                    raise D2lparError(
+                        "The program is being watched already. One watch() is enough."
+                    )
+                outer.pause()
+            self._outer = outer
             Watcher._running = self
         self.began = time.perf_counter()
         self.go_on()
@@ -124,11 +125,15 @@ class Watcher:
         """End the thread that looks."""
         self._done.set()
         self._ended.wait()
+        # It still has to leave, and whoever forks is told of a thread that is there.
+        while os.path.exists(f"/proc/self/task/{self._native}"):
+            time.sleep(0)
 
     def go_on(self) -> None:
         """Look from a new thread."""
         self._done.clear()
         self._ended.clear()
+        self._last = {}  # What came since the last look was not seen.
         # The program's signals are not for it; and who counts or joins all threads does not see it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -144,6 +149,7 @@ class Watcher:
     # --- Looking ------------------------------------------------------------------------------
 
     def _run(self) -> None:
+        self._native = threading.get_native_id()
         try:
             pause = self._interval
             while not self._done.wait(pause):
@@ -211,15 +217,10 @@ class Watcher:
             register(_note)
 
 
-def _around_fork(go_on: bool) -> None:
-    # A child would inherit half of a window, and Python 3.12 warns of the thread.
-    if watcher := Watcher._running:
-        watcher.go_on() if go_on else watcher.pause()
-
-
+# A child would inherit half of a window, and Python 3.12 warns of the thread.
 os.register_at_fork(
-    before=functools.partial(_around_fork, False),
-    after_in_parent=functools.partial(_around_fork, True),
+    before=lambda: Watcher._running and Watcher._running.pause(),
+    after_in_parent=lambda: Watcher._running and Watcher._running.go_on(),
 )
 
 

@@ -146,11 +146,8 @@ class Watched:
         return finding.seconds / self.judged_seconds
 
     def loss(self, finding: Finding) -> float:
-        """Return the share of the time in which the device was idle for this line.
-
-        What compiles for the first time loses nothing, since each program has to be compiled once.
-        """
-        return 0.0 if finding.kind == "first compilation" else finding.lost / self.judged_seconds
+        """Return the share of the time in which the device was idle for this line."""
+        return finding.lost / self.judged_seconds
 
     def losses(self, over: float = 0.0) -> list[Finding]:
         """Return the findings that have surely lost more than a share of the time."""
@@ -182,26 +179,17 @@ class Watched:
     def __str__(self) -> str:
         lines = list(self._head())
         for found in self.findings:
-            lines += [
-                "",
-                f"{self.loss(found):6.1%} lost  {found.place}  {found.place.code}",
-                f"             {KINDS[found.kind][0]}{self._operation_of(found)}",
-                f"             {self._time_of(found)}",
-                *(f"             {line}" for line in self._more(found)),
-                f"             {self.advice(found)}",
-                f"             {KINDS[found.kind][2]}",
-            ]
+            lines += ["", f"{self.loss(found):6.1%} lost  {found.place}  {found.place.code}"]
+            lines += (f"{'':13}{line}" for line in self._told(found))
         return "\n".join(lines)
 
     def _head(self) -> Iterator[str]:
-        after = (
-            ""
-            if self.start_seconds < 0.05
-            else (
+        after = ""
+        if self.start_seconds >= 0.05:
+            after = (
                 f", of which the start took {format_seconds(self.start_seconds)} (imports, first "
                 "compilations); the shares are of the rest"
             )
-        )
         yield f"Watched for {format_seconds(self.seconds)}{after}."
         if self.observed_seconds:
             low, high = self.interval
@@ -221,15 +209,16 @@ class Watched:
         if not self.findings:
             yield "No line took long enough to be seen."
 
-    def _operation_of(self, found: Finding) -> str:
-        return f": {found.operation}" if found.kind in WAITS else ""
-
-    def _time_of(self, found: Finding) -> str:
+    def _told(self, found: Finding) -> Iterator[str]:
+        what, _, link = KINDS[found.kind]
+        yield f"{what}: {found.operation}" if found.kind in WAITS else what
         thread = "" if found.thread == "MainThread" else f", in {found.thread}"
-        return (
+        yield (
             f"Python was there for {self.share(found):.1%} of the time "
             f"({format_seconds(found.seconds)}, at least {plural(found.times, 'time')}){thread}"
         )
+        yield from self._more(found)
+        yield from (self.advice(found), link)
 
     def _more(self, found: Finding) -> Iterator[str]:
         if found.detail:

@@ -73,12 +73,19 @@ class Window:
     data: bytes = b""
     looks: list[Look] = field(default_factory=list)
 
+    @property
+    def busy(self) -> dict[str, Spans]:
+        """When each device was busy, by its name."""
+        return self.events[0]
+
+    @property
+    def calls(self) -> Spans:
+        """When Python was in a call that dispatches."""
+        return self.events[1]
+
     @functools.cached_property
     def events(self) -> tuple[dict[str, Spans], Spans]:
-        """When each device was busy, and when Python was in a call that dispatches.
-
-        To copy to a device counts as such a call only if nothing else was called.
-        """
+        """Both; to copy to a device counts as such a call only if nothing else was called."""
         busy, calls, puts, opened = defaultdict(list), [], [], None
         operators, ends = defaultdict(list), defaultdict(list)
         for device, lines in profiled(self.data):

@@ -150,15 +150,16 @@ import os
 os.register_at_fork(before=lambda: print(len(os.listdir("/proc/self/task"))))
 from d2lpar import watch
 with watch() as watched:
-    if os.fork() == 0:
-        os._exit(0)
-    os.wait()
-    before = watched.looks
-    while watched.looks < before + 3:
-        pass
+    for _ in range(30):
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        before = watched.looks
+        while watched.looks < before + 3:
+            pass
 """
     if sys.platform == "linux":
-        assert run_python(program) == "1"
+        assert set(run_python(program).split()) == {"1"}
 
 
 def test_a_script_sets_what_jax_reads_when_it_is_imported(command):
