@@ -236,11 +236,11 @@ class Account:
                 kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
             seconds = sum(line.kinds.values())
             lost, error = _mean(line.lost, weights)
+            # Where most of the time is lost, what loses it.
             costs = line.lost_as if lost * after > 0.5 * seconds else line.kinds
             kind = max(line.kinds, key=lambda kind: (costs[kind], line.kinds[kind]))
-            if lost < SEEN and kind in ("device idle", "dispatch", "host wait"):
-                continue  # It takes time while the device works.
-            if seconds < SEEN * after:
+            works_on = lost < SEEN and kind in ("device idle", "dispatch", "host wait")
+            if works_on or seconds < SEEN * after:
                 continue
             callers: Counter[str] = Counter()
             for caller, looks in (x for site in line.sites for x in watcher.callers[site].items()):
@@ -318,14 +318,11 @@ def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
         for look in window.looks:
             in_call = _in_call(look, window)
             # Most calls are shorter than the time between two looks.
-            begins = (
-                bisect_left(window.calls, (look.start,)),
-                bisect_left(window.calls, (look.end,)),
-            )
+            first, last = (bisect_left(window.calls, (at,)) for at in (look.start, look.end))
             for ident, seen in look.threads.items():
                 if in_call and seen.sight.doing in ("call", "jax", "library", "compiles"):
                     called[-1][ident] += 1
-                if begins[0] < begins[1] and seen.moved:
+                if first < last and seen.moved:
                     moved[ident] += 1
     compiling = Counter(one.thread for one in compiled)
     anywhere = sum(called, Counter()) or moved or compiling

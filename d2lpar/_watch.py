@@ -175,29 +175,31 @@ class Watcher:
         for ident, frame in sys._current_frames().items():
             if ident == self._ident:
                 continue
-            used = _processor_time(named.get(ident))
+            thread = named.get(ident)
+            used = _processor_time(thread)
             python += used or 0.0
             top = id(frame), frame.f_lasti
-            old = self._last.get(ident)
+            old_top, old, old_used = self._last.get(ident, (None, None, None))
+            spent = (used or 0.0) - (old_used or 0.0)
             # A frame may be where an earlier one was, but what used no processor has not moved.
-            rests = old and used and old[0] == top and used - (old[2] or 0.0) < 1e-5
-            sight = old[1] if rests else sight_of(frame)
+            sight = old if used and spent < 1e-5 and top == old_top else sight_of(frame)
             last[ident] = top, sight, used
-            if sight and not (old and old[1] and old[1].site == sight.site):
+            goes_on = old and sight and old.site == sight.site
+            if sight and not goes_on:
                 self.times[sight.site] += 1
-            if old and old[1]:
-                spent = (used or 0.0) - (old[2] or 0.0)
-                moved = sight is None or sight.at != old[1].at or spent > 2e-5
-                works = moved if used is None else spent > 0.2 * seconds
-                name = named[ident].name if ident in named else "a thread of XLA"
-                first[ident] = Seen(name, old[1], moved, works)
-                if sight:
-                    second[ident] = Seen(name, sight, moved, works)
-                if sight is None or sight.site != old[1].site:
-                    self.compilations.moved[ident].append(now)
-                self.callers[old[1].site].update(old[1].callers[:1])
-                if window is None:
-                    self.outside[name, old[1].site, old[1].doing] += seconds
+            if old is None:
+                continue
+            if not goes_on:
+                self.compilations.moved[ident].append(now)
+            moved = sight is None or sight.at != old.at or spent > 2e-5
+            worked = moved if used is None else spent > 0.2 * seconds
+            name = thread.name if thread else "a thread of XLA"
+            first[ident] = Seen(name, old, moved, worked)
+            if sight:
+                second[ident] = Seen(name, sight, moved, worked)
+            self.callers[old.site].update(old.callers[:1])
+            if window is None:
+                self.outside[name, old.site, old.doing] += seconds
         self.watched.looks += 1
         if window is not None and before:
             others = (process - process_before - python + python_before) / seconds

@@ -263,8 +263,11 @@ class Windows:
             self.why_none = "it takes JAX 0.7.1 or newer to read what the profiler records"
             return None
         try:
-            profiler = self._take_over()
-            options = profiler.ProfileOptions()
+            from jax._src.lib import _profiler
+
+            if self._original is None:
+                self._take_over(_profiler)
+            options = _profiler.ProfileOptions()
             options.python_tracer_level = 0
             with without_tensorflow():
                 return self._original(options)
@@ -272,20 +275,16 @@ class Windows:
             self.why_none = f"JAX's profiler could not be opened ({error})"
             return None
 
-    def _take_over(self) -> types.ModuleType:
+    def _take_over(self, profiler: types.ModuleType) -> None:
         """Have the program's own recordings close our window first, since JAX has one profiler."""
-        from jax._src.lib import _profiler
+        self._original = original = profiler.ProfilerSession
 
-        if self._original is None:
-            self._original = original = _profiler.ProfilerSession
+        def their_session(*args: Any, **kwargs: Any) -> Any:
+            self._wanted.set()
+            with self._open:
+                return original(*args, **kwargs)
 
-            def their_session(*args: Any, **kwargs: Any) -> Any:
-                self._wanted.set()
-                with self._open:
-                    return original(*args, **kwargs)
-
-            self._theirs = _profiler.ProfilerSession = their_session
-        return _profiler
+        self._theirs = profiler.ProfilerSession = their_session
 
     def end(self) -> None:
         """Leave JAX's profiler as it was."""

@@ -106,6 +106,20 @@ def test_a_thread_that_feeds_no_device_loses_nothing():
     assert {f.place.code for f in watched.losses(-1)} == {"read()"}
 
 
+def test_a_window_in_which_no_call_was_seen_does_not_say_who_calls():
+    def window(caller):
+        threads = looks([READ] * 10, [seen("log()", "python")] * 10)
+        return [
+            look._replace(
+                threads={i: s._replace(moved=s.name == caller) for i, s in look.threads.items()}
+            )
+            for look in threads
+        ], {"CPU 0": [(0.05, 0.1)]}
+
+    watched = account(window("MainThread"), window("logger"), window("MainThread"))
+    assert {f.thread for f in watched.losses(-1)} == {"MainThread"}
+
+
 def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first():
     reads = [seen("log()", "value")] * 10
     one = looks([READ] * 3 + [STEP] + reads[:6], [None] * 3 + reads[:7])

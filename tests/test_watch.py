@@ -142,6 +142,20 @@ def test_small_steps_cost_python_more_than_the_device():
     assert watched.loss(found) > 0.3
 
 
+def test_calls_that_leave_no_frame_of_jax_are_dispatching_as_well():
+    step = jax.jit(lambda y: y + 1)
+    y = step(jnp.ones(2))
+    for _ in range(5):  # Another process may have the core when we look.
+        with watch() as watched:
+            end = time.perf_counter() + 0.4
+            while time.perf_counter() < end:
+                y = step(y)  # This line.
+        found = watched.findings[0]
+        if found.kind == "dispatch":
+            break
+    assert (found.kind, found.place.code) == ("dispatch", "y = step(y)  # This line.")
+
+
 def test_a_program_that_calls_back_waits_at_the_line_of_the_callback():
     def log(x):
         time.sleep(0.01)  # This line.
