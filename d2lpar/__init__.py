@@ -83,7 +83,8 @@ if TYPE_CHECKING:
         blocks_host as blocks_host,
         wait_all as wait_all,
     )
-    from d2lpar._watch import Watched as Watched, watch as watch
+    from d2lpar._watch import watch as watch
+    from d2lpar._watched import Watched as Watched
     from d2lpar._workers import Workers as Workers
 
     __version__: str
@@ -103,7 +104,8 @@ _MODULES = {
     "_timing": "Benchmark Timer record_compilations",
     "_trace": "read_trace record_trace",
     "_waiting": "InFlight blocks_host wait_all",
-    "_watch": "Watched watch",
+    "_watch": "watch",
+    "_watched": "Watched",
     "_workers": "Workers",
 }
 _MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}

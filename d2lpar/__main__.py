@@ -26,7 +26,7 @@ from d2lpar._errors import D2lparError
 from d2lpar._format import write_whole
 
 if TYPE_CHECKING:
-    from d2lpar._watch import Watched
+    from d2lpar._watched import Watched
 
 
 def main() -> None:
@@ -173,10 +173,8 @@ class Report:
         # The script may close its standard error, or send it elsewhere. Far from the numbers that
         # its own files get.
         self._stderr = 2
-        for above in (200, 50):
-            with suppress(OSError, ValueError):
-                self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, above)
-                break
+        with suppress(OSError, ValueError):
+            self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
 
     def begin(self, script: "Script") -> None:
         """Watch from now on, and see to it that the report comes."""
@@ -216,7 +214,7 @@ class Report:
         return status or int(self._fails(watched))
 
     def _fails(self, watched: "Watched") -> bool:
-        from d2lpar._watch import KINDS
+        from d2lpar._watched import KINDS
 
         if self._fail_over is None:
             return False

@@ -30,8 +30,8 @@ DEAF = 3.0
 
 _SIZE = 1 << 15
 _STILL = 1.0  # Seconds at one place after which a call is told to wait.
-# Seconds of processor time between two looks. Who waits uses less: JAX wakes up five times a second,
-# for 20 us, to see whether there was a signal.
+# Seconds of processor time between two looks. Who waits uses less: JAX wakes up five times a
+# second, for 20 us, to see whether there was a signal.
 _NONE_USED = 1e-4
 _OF_JAX = ("value", "barrier", "compiles", "checks")
 _DOING = {

@@ -34,6 +34,9 @@ _LOCKS = {"threading", "queue", "_base", "thread", "selectors", "connection", "q
 _LOCKS |= {"subprocess"}
 _CALLBACKS = {"callback", "debugging", "io_callback"}
 
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -106,18 +109,18 @@ class Site(NamedTuple):
 
     def in_loop(self) -> bool:
         """Return whether it lies in a loop of its function, so that it may be passed again."""
-        return self._lies_in(ast.For, ast.AsyncFor, ast.While)
+        return self._lies_in(_LOOPS)
 
     def in_comprehension(self) -> bool:
         """Return whether a comprehension is on its line."""
-        return self._lies_in(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+        return self._lies_in(_COMPREHENSIONS)
 
-    def _lies_in(self, *kinds: type[ast.AST]) -> bool:
+    def _lies_in(self, kinds: tuple[type[ast.AST], ...]) -> bool:
         line = self.place.line
         # A function that is defined in a loop is called from elsewhere.
         first = 0 if self.code.co_name == "<module>" else self.code.co_firstlineno
-        # A loop is asked for what it holds only once.
-        once = ast.For in kinds
+        # The first line of a loop, unlike what it holds, is passed once.
+        once = kinds is _LOOPS
         return any(
             first <= node.lineno and node.lineno + once <= line <= (node.end_lineno or 0)
             for node in _nodes(self.code.co_filename)
@@ -153,21 +156,21 @@ def sight_of(frame: FrameType | None) -> Sight | None:
     inner: list[Site] = []
     mine: list[Site] = []
     called_back = False
-    first = frame
-    while frame is not None and len(mine) < 4:
-        site = Site(frame.f_code, frame.f_lasti)
+    for outer in frames_outward(frame):
+        site = Site(outer.f_code, outer.f_lasti)
         if site.owner == "user":
             mine.append(site)
         elif not mine:
             inner.append(site)
         elif site.owner == "jax":
             called_back |= site.module in _CALLBACKS
-        frame = frame.f_back
+        if len(mine) == 4:
+            break
     if not mine:
         return None
     deepest = next((site for site in inner if site.owner != "numpy"), mine[0])
     doing = "callback" if called_back else _doing(inner, deepest)
-    at = id(first), first.f_lasti, mine[0].instruction
+    at = id(frame), frame.f_lasti, mine[0].instruction
     return Sight(at, mine[0], deepest, tuple(mine[1:]), doing)
 
 
@@ -319,5 +322,4 @@ def _nodes(file: str) -> list[ast.AST]:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
         return []
-    kinds = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp)
-    return [n for n in ast.walk(tree) if isinstance(n, (*kinds, ast.GeneratorExp))]
+    return [node for node in ast.walk(tree) if isinstance(node, _LOOPS + _COMPREHENSIONS)]

@@ -14,15 +14,47 @@ import threading
 import time
 import types
 import warnings
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
+
+from d2lpar._stack import Sight
 
 Spans = list[tuple[float, float]]
 
 _OPENED = "d2lpar.watch"
+
+
+class Seen(NamedTuple):
+    """A thread, as a look has found it: where it is, if it moved on, and used its processor."""
+
+    name: str
+    sight: Sight
+    moved: bool
+    worked: bool
+
+
+class Look(NamedTuple):
+    """What the threads did for half of the time between two looks.
+
+    Where a thread has moved between them, it was at the one place for half of that time, and at the
+    other for the rest: who looks may have been kept from its core.
+
+    Attributes:
+        start: Seconds of `time.perf_counter`, as `end`.
+        at: When the threads were seen, which is one of both.
+        threads: Those of Python, by their number.
+        others: How many cores were used by threads which are not Python's.
+    """
+
+    start: float
+    end: float
+    at: float
+    threads: dict[int, Seen]
+    others: float
 
 
 @dataclass
@@ -39,14 +71,21 @@ class Window:
     began: float
     over: float = 0.0
     data: bytes = b""
-    looks: list[Any] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+
+    @property
+    def busy(self) -> dict[str, Spans]:
+        """When each device was busy, by its name."""
+        return self.events[0]
+
+    @property
+    def calls(self) -> Spans:
+        """When Python was in a call that dispatches."""
+        return self.events[1]
 
     @functools.cached_property
     def events(self) -> tuple[dict[str, Spans], Spans]:
-        """When each device was busy, and when Python was in a call that dispatches.
-
-        To copy to a device counts as such a call only if nothing else was called.
-        """
+        """Both; to copy to a device counts as such a call only if nothing else was called."""
         busy, calls, puts, opened = defaultdict(list), [], [], None
         operators, ends = defaultdict(list), defaultdict(list)
         for device, lines in profiled(self.data):
@@ -73,8 +112,8 @@ class Window:
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
                 busy[device].append((start, end))
         offset = self.began - opened
-        known = {device: _merged(spans, offset) for device, spans in busy.items()}
-        return known, _merged(calls or puts, offset)
+        known = {device: merged(spans, offset) for device, spans in busy.items()}
+        return known, merged(calls or puts, offset)
 
 
 def can_read_traces() -> bool:
@@ -126,15 +165,25 @@ def _span(event: Any) -> tuple[float, float]:
     return event.start_ns / 1e9, (event.start_ns + event.duration_ns) / 1e9
 
 
-def _merged(spans: Spans, offset: float) -> Spans:
-    """Return spans that do not overlap, on another clock."""
-    merged: list[tuple[float, float]] = []
+def merged(spans: Spans, offset: float = 0.0) -> Spans:
+    """Return spans that do not overlap, in their order, on another clock."""
+    apart: Spans = []
     for start, end in sorted(spans):
-        if merged and start + offset <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end + offset)
+        if apart and start + offset <= apart[-1][1]:
+            apart[-1] = apart[-1][0], max(apart[-1][1], end + offset)
         else:
-            merged.append((start + offset, end + offset))
-    return merged
+            apart.append((start + offset, end + offset))
+    return apart
+
+
+def overlap(spans: Spans, start: float, end: float) -> float:
+    """Return for how long there is one of these spans, which are merged, between two times."""
+    total = 0.0
+    for first, last in spans[max(bisect_left(spans, (start,)) - 1, 0) :]:
+        if first >= end:
+            break
+        total += max(min(last, end) - max(first, start), 0.0)
+    return total
 
 
 class Windows:
@@ -214,8 +263,11 @@ class Windows:
             self.why_none = "it takes JAX 0.7.1 or newer to read what the profiler records"
             return None
         try:
-            profiler = self._take_over()
-            options = profiler.ProfileOptions()
+            from jax._src.lib import _profiler
+
+            if self._original is None:
+                self._take_over(_profiler)
+            options = _profiler.ProfileOptions()
             options.python_tracer_level = 0
             with without_tensorflow():
                 return self._original(options)
@@ -223,20 +275,16 @@ class Windows:
             self.why_none = f"JAX's profiler could not be opened ({error})"
             return None
 
-    def _take_over(self) -> types.ModuleType:
+    def _take_over(self, profiler: types.ModuleType) -> None:
         """Have the program's own recordings close our window first, since JAX has one profiler."""
-        from jax._src.lib import _profiler
+        self._original = original = profiler.ProfilerSession
 
-        if self._original is None:
-            self._original = original = _profiler.ProfilerSession
+        def their_session(*args: Any, **kwargs: Any) -> Any:
+            self._wanted.set()
+            with self._open:
+                return original(*args, **kwargs)
 
-            def their_session(*args: Any, **kwargs: Any) -> Any:
-                self._wanted.set()
-                with self._open:
-                    return original(*args, **kwargs)
-
-            self._theirs = _profiler.ProfilerSession = their_session
-        return _profiler
+        self._theirs = profiler.ProfilerSession = their_session
 
     def end(self) -> None:
         """Leave JAX's profiler as it was."""

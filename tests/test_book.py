@@ -11,7 +11,7 @@ import pytest
 from run_notebook import ROOT, claims_of, notebooks, read
 
 from d2lpar._stack import Place
-from d2lpar._watch import KINDS, Finding, Watched
+from d2lpar._watched import KINDS, Finding, Watched
 from d2lpar.book import exercises, results
 from d2lpar.book.originals import EXPERIMENTS
 

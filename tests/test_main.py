@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import subprocess
@@ -152,3 +153,187 @@ def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(s
 def test_run_refuses_a_script_that_is_not_there(run, capsys):
     assert run("no.py") == 2
     assert "there is no script 'no.py'" in capsys.readouterr().err
+
+
+# --- Watching a script ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A function that watches a script in a process of its own: status, output, report."""
+
+    def run(program, *arguments, options=(), module=(), **environment):
+        script = tmp_path / "script.py"
+        script.write_text(program)
+        asked = [*options, *(module or [str(script)]), *arguments]
+        done = subprocess.run(
+            [sys.executable, "-m", "d2lpar", "watch", *asked],
+            capture_output=True,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | environment,
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    return run
+
+
+def test_a_script_runs_as_python_would_run_it(command, tmp_path):
+    (tmp_path / "beside.py").write_text("word = 'beside'")
+    program = """
+import os, sys, beside
+print(__name__, __file__, sys.argv[1:], beside.word, 'jax' in sys.modules, 'numpy' in sys.modules)
+os.chdir('/')
+os.remove(__file__)
+os.environ['JAX_ENABLE_X64'] = '1'
+import threading, time
+def late():
+    time.sleep(0.2)
+    print(threading.current_thread().name, file=sys.stderr)
+threading.Thread(target=late, name='late').start()
+"""
+    status, out, said = command(program, "--json", "5")
+    asked = "['--json', '5']"
+    assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} {asked} beside False False\n")
+    assert said.index("late") < said.index("Watched for")
+    assert "What the devices did is not known: it did not use JAX." in said
+
+
+def test_neither_signals_nor_forks_of_the_script_meet_the_thread_that_looks(command, run_python):
+    program = """
+import os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
+"""
+    assert command(program)[:2] == (0, "SIGUSR1 1\n")
+    program = """
+import os
+os.register_at_fork(before=lambda: print(len(os.listdir("/proc/self/task"))))
+from d2lpar import watch
+with watch() as watched:
+    for _ in range(30):
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        before = watched.looks
+        while watched.looks < before + 3:
+            pass
+"""
+    if sys.platform == "linux":
+        assert set(run_python(program).split()) == {"1"}
+
+
+def test_a_script_sets_what_jax_reads_when_it_is_imported(command):
+    program = """
+import os
+os.environ['JAX_ENABLE_X64'] = '1'
+os.environ['JAX_NUM_CPU_DEVICES'] = '4'
+import jax, jax.numpy as jnp
+print(jnp.ones(3).dtype, jax.device_count())
+"""
+    assert command(program)[1] == "float64 4\n"
+
+
+def test_a_module_runs_as_python_would_run_it(command, tmp_path):
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("")
+    (tmp_path / "trainer" / "config.py").write_text("STEPS = 3")
+    (tmp_path / "trainer" / "train.py").write_text(
+        "import sys\nfrom .config import STEPS\nprint(STEPS, sys.argv[1:], __package__, __name__)"
+    )
+    status, out, said = command("", module=["-m", "trainer.train", "--steps", "3"])
+    assert (status, out) == (0, "3 ['--steps', '3'] trainer __main__\n")
+    status, _, said = command("", module=["-m", "nowhere"])
+    assert (status, "There is no module 'nowhere'" in said) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('no data')", 1, "no data\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("import os, sys; sys.stdout.flush(); os._exit(4)", 4, ""),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, ""),
+        ("import os, sys; sys.stderr.close(); os.close(2)", 0, ""),
+    ],
+)
+def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command, end, status, says):
+    ended, out, said = command(f"print('mine')\n{end}")
+    assert (ended, out) == (status, "mine\n")
+    assert says in said
+    assert "d2lpar/__main__.py" not in said
+    assert said.count("Watched for") == 1
+
+
+def test_a_child_that_the_script_forks_reports_nothing(command):
+    program = "import os\nif os.fork() == 0:\n    raise SystemExit(0)\nprint(os.wait()[1])\n"
+    status, out, said = command(program)
+    assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
+
+
+HIDDEN = """
+import time
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda _, x: jnp.tanh(x @ x), x).sum())
+x = jnp.ones((200, 200))
+for _ in range({turns}):
+    loss = step(x)
+    float(loss)
+    time.sleep(0.02)
+"""
+
+
+def test_a_script_that_keeps_its_device_waiting_fails_where_it_must_not(command, tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--fail-over", "10%", "--json", str(report)]
+    status, _, said = command(HIDDEN.format(turns=150), options=options)
+    assert status == 1
+    assert f"More than 10%: {tmp_path / 'script.py'}:9 keeps the device idle, which costs" in said
+    assert {f["place"]["line"] for f in json.loads(report.read_text())["findings"]} >= {8, 9}
+
+
+def test_a_script_whose_device_is_busy_may_wait_for_it(command):
+    program = HIDDEN.format(turns=400).replace("    time.sleep(0.02)\n", "")
+    program = program.replace("0, 60,", "0, 120,")
+    status, _, said = command(program, options=["--fail-over", "30%"])
+    assert "waits for a value: float(loss)" in said
+    assert "Too short" not in said
+    assert (status, "More than" in said) == (0, False)
+
+
+def test_a_script_that_is_over_at_once_is_not_judged(command):
+    status, _, said = command(HIDDEN.format(turns=3), options=["--fail-over", "1%"])
+    assert (status, "Too short to judge" in said) == (0, True)
+
+
+def test_a_script_whose_devices_are_not_seen_is_not_called_good(command):
+    program = "import time\ntime.sleep(2.2)"
+    status, _, said = command(program, options=["--fail-over", "1%"])
+    assert (status, "It cannot be judged. What the devices did is not known" in said) == (
+        1,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["--json", "nowhere/report.json", __file__], "there is no folder 'nowhere'"),
+        (["--json", "/", __file__], "'/' is a folder"),
+        (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
+        (["--fail-over", "much", __file__], "found 'much'"),
+        (["--after", "soon", __file__], "found 'soon'"),
+        ([], "script"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(options, says, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["d2lpar", "watch", *options])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert stopped.value.code == 2
+    assert says in capsys.readouterr().err

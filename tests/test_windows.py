@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from d2lpar import watch
-from d2lpar._windows import Windows, _merged, _with_ends, without_tensorflow
+from d2lpar._windows import Windows, _with_ends, merged, without_tensorflow
 
 
 def recorded(work, length=0.05):
@@ -90,7 +90,7 @@ def test_an_operator_lasts_until_its_end_is_seen(spans, ends, lasted):
 
 
 def test_spans_that_overlap_are_one():
-    assert _merged([(3, 4), (0, 2), (1, 1.5), (4, 5)], 10) == [(10, 12), (13, 15)]
+    assert merged([(3, 4), (0, 2), (1, 1.5), (4, 5)], 10) == [(10, 12), (13, 15)]
 
 
 @pytest.mark.parametrize(("version", "stands_in"), [((0, 7, 2), True), ((0, 10, 2), False)])

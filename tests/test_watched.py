@@ -1,0 +1,53 @@
+import json
+
+import pytest
+
+from d2lpar._stack import Place
+from d2lpar._watched import KINDS, Finding, Watched
+
+
+@pytest.fixture
+def watched():
+    place = Place("/home/me/train.py", 12, "losses.append(float(loss))")
+    one = Finding("value", place, "float(loss)", "MainThread", 0.5, 40, 0.4, 0.3)
+    other = Finding("barrier", place, "x < y", "logger", 0.02, 1)
+    return Watched(3.0, 1.0, 200, 0.5, {"CPU 0": 1.0}, (0.4, 0.6), [one, other])
+
+
+def test_the_report_says_where_how_long_and_what_to_do(watched):
+    text = str(watched)
+    assert "Watched for 3 s, of which the start took 1 s" in text
+    assert "CPU 0 had nothing to do for 50% of that (40% to 60%)." in text
+    assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
+    assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
+    assert "1.0% of the time (20 ms, at least 1 time), in logger\n" in text
+    for text_or_link in KINDS["value"]:
+        assert text_or_link in text
+
+
+def test_who_calls_a_line_is_said_and_how_often(watched):
+    watched.findings[0].callers = {"a.py:3": 30, "a.py:9": 10}
+    assert str(watched).count("Called from") == 1
+    assert "Called from a.py:3 (75%), a.py:9 (25%)." in str(watched)
+    watched.findings[0].callers = {"a.py:3": 30}
+    assert "Called from a.py:3." in str(watched)
+
+
+def test_in_a_notebook_the_report_is_a_table(watched):
+    page = watched._repr_html_()
+    assert "train.py:12" in page
+    assert "x &lt; y" in page
+    assert f'<a href="{KINDS["barrier"][2]}">' in page
+
+
+def test_as_json_the_report_has_seconds_and_shares(watched):
+    read = json.loads(watched.to_json())
+    assert (read["seconds"], read["start_seconds"], read["idle_seconds"]) == (3.0, 1.0, 1.0)
+    assert [f["share"] for f in read["findings"]] == [0.25, 0.01]
+    assert [f["loss"] for f in read["findings"]] == [0.2, 0.0]
+    assert read["findings"][0]["place"]["line"] == 12
+
+
+def test_what_is_lost_for_sure_is_over_the_share(watched):
+    assert watched.losses(0.1) == watched.findings[:1]
+    assert watched.losses(0.18) == []
