@@ -6,16 +6,20 @@ after it has set the variables that JAX reads then.
 
 import argparse
 import ast
+import atexit
 import builtins
 import fcntl
 import importlib.util
 import os
+import re
 import signal
 import sys
 import sysconfig
+import tempfile
 import threading
 import time
 import types
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
@@ -34,10 +38,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         prog="d2lpar",
         description="Say what JAX sees on this machine; or watch a script, or run it in several "
-        "processes.",
+        "processes; or compare what was seen of them.",
     )
     parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
-    commands = parser.add_subparsers(dest="command", metavar="watch | run")
+    commands = parser.add_subparsers(dest="command", metavar="watch | run | merge")
     watching = commands.add_parser(
         "watch",
         help="run a script, and say which of its lines keep the device waiting",
@@ -76,12 +80,30 @@ def main() -> None:
         "--timeout", type=seconds, metavar="TIME", help="end them if they take longer"
     )
     running.add_argument(
+        "--watch",
+        action="store_true",
+        help="watch each, and say which was late and at which of its lines",
+    )
+    running.add_argument(
+        "--json",
+        type=Path,
+        metavar="FILE",
+        help="with --watch, write the report of each: FILE with its number before the suffix",
+    )
+    running.add_argument(
         "--stalled-after",
         type=seconds,
         metavar="TIME",
         help="say at which line each process stands if nothing has moved for so long, for example "
         "60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
     )
+    comparing = commands.add_parser(
+        "merge",
+        help="say which process was late, from the reports of all",
+        description="Say which of several processes was late and at which of its lines, from the "
+        "files that `watch --json` has written of each, for example under mpirun or srun.",
+    )
+    comparing.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
     for command in (watching, running):
         command.add_argument(
             "-m", dest="module", action="store_true", help="the script is a module, as for Python"
@@ -99,42 +121,97 @@ def main() -> None:
         for name, value in rows.items():
             print(f"{name:<12}{value}")
         return
+    if asked.command == "merge":
+        sys.exit(merge(asked.files))
     if not asked.module and not Path(asked.script).is_file():
         commands.choices[asked.command].error(f"there is no script {asked.script!r}")
     script = Script(asked.script, asked.module, asked.arguments)
-    if asked.command == "run":
-        sys.exit(run_in_processes(script, asked))
     if asked.json and not os.access(asked.json.parent, os.W_OK):
         missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
-        watching.error(f"{missing} folder {str(asked.json.parent)!r} for the report")
+        commands.choices[asked.command].error(
+            f"{missing} folder {str(asked.json.parent)!r} for the report"
+        )
     if asked.json and asked.json.is_dir():
-        watching.error(f"{str(asked.json)!r} is a folder, and no file for the report")
-    report = Report(asked.json, asked.fail_over, asked.after)
-    report.begin(script)
+        commands.choices[asked.command].error(
+            f"{str(asked.json)!r} is a folder, and no file for the report"
+        )
+    if asked.command == "run":
+        if asked.json and not asked.watch:
+            running.error("--json needs --watch: it writes what that has seen")
+        sys.exit(run_in_processes(script, asked))
+    from d2lpar._reports import of_process, process_number
+
+    if asked.json and (number := process_number()) is not None:
+        asked.json = of_process(asked.json, number)
+    sys.exit(watch_script(script, Report(asked.json, asked.fail_over, asked.after)))
+
+
+def watch_script(script: "Script", report: "Report | None") -> int:
+    """Run a script in this process to the end of its threads, report, and return its status."""
+    if report:
+        report.begin()
     status = script.run()
     with suppress(KeyboardInterrupt):
         threading._shutdown()  # Python waits for the threads of a program before it ends.
-    sys.exit(report.end(status))
+    return report.end(status) if report else status
+
+
+def run_in_worker(script: "Script", json: Path | None) -> None:
+    """Run a script in one of several processes, watched if there is a file; exit as it does."""
+    from d2lpar._reports import of_process
+
+    number = int(os.environ["RANK"])
+    report = Report(of_process(json, number), prints=False) if json else None
+    if status := watch_script(script, report):
+        sys.exit(status)
+    if distributed := sys.modules.get("jax._src.distributed"):
+        distributed.shutdown = lambda: None  # It waits for the others, which wait for nobody here.
+    atexit._run_exitfuncs()
+
+
+def merge(files: Sequence[Path]) -> int | str:
+    """Say on standard error which process was late, and what was seen of each."""
+    from d2lpar._reports import compared
+    from d2lpar._watched import Watched
+
+    reports = {}
+    for place, file in enumerate(files):
+        number = re.search(r"\.(\d+)\.[^.]*$", file.name)
+        try:
+            reports[int(number[1]) if number else place] = Watched.from_json(file.read_text())
+        except (OSError, ValueError) as error:
+            return f"{file}: {error}"
+    print(f"\n{compared(reports)}", file=sys.stderr)
+    return 0
 
 
 def run_in_processes(script: "Script", asked: argparse.Namespace) -> int | str:
     """Run a script in several processes, and return the exit status, or what went wrong."""
+    from d2lpar._reports import of_process
     from d2lpar._workers import Workers
 
     options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False, "devices": None}
-    try:
-        with Workers(asked.processes, **options) as workers:
-            signal.signal(
-                signal.SIGUSR1, lambda *_: print(workers.diagnose(), file=sys.stderr, flush=True)
-            )
-            workers.run(
-                script.run_or_fail, timeout=asked.timeout, stalled_after=asked.stalled_after
-            )
-    except (D2lparError, ImportError, ValueError) as error:
-        return str(error)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    return 0
+    limits = {"timeout": asked.timeout, "stalled_after": asked.stalled_after}
+    with tempfile.TemporaryDirectory() as folder:
+        json = (asked.json or Path(folder, "report.json")).absolute() if asked.watch else None
+        files = [of_process(json, n) for n in range(asked.processes)] if json else []
+        for file in files:
+            file.unlink(missing_ok=True)  # Of an earlier run.
+        ended: int | str = 0
+        try:
+            with Workers(asked.processes, **options) as workers:
+                signal.signal(
+                    signal.SIGUSR1,
+                    lambda *_: print(workers.diagnose(), file=sys.stderr, flush=True),
+                )
+                workers.run(run_in_worker, script, json, **limits)
+        except (D2lparError, ImportError, ValueError) as error:
+            ended = str(error)
+        except KeyboardInterrupt:
+            ended = 128 + signal.SIGINT
+        if written := [file for file in files if file.exists()]:
+            merge(written)
+    return ended
 
 
 def share(given: str) -> float:
@@ -162,11 +239,17 @@ def seconds(given: str) -> float:
 class Report:
     """What `watch` prints and writes when a script has ended, however it ends."""
 
-    def __init__(self, json: Path | None, fail_over: float | None, after: float | None) -> None:
+    def __init__(
+        self,
+        json: Path | None,
+        fail_over: float | None = None,
+        after: float | None = None,
+        prints: bool = True,
+    ) -> None:
         from d2lpar._watch import Watcher
 
         self._json = json.absolute() if json else None
-        self._fail_over = fail_over
+        self._fail_over, self._prints = fail_over, prints
         self._process = os.getpid()
         self._watcher = Watcher(after=after, on_look=self._write_now_and_then, of_command=True)
         self._due = time.monotonic() + 10
@@ -176,12 +259,8 @@ class Report:
         with suppress(OSError, ValueError):
             self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
 
-    def begin(self, script: "Script") -> None:
+    def begin(self) -> None:
         """Watch from now on, and see to it that the report comes."""
-        if package := script.installed_package():
-            from d2lpar._stack import belongs_to_the_user
-
-            belongs_to_the_user(package)
         exit_at_once = os._exit
 
         def report_and_exit(status: int) -> None:
@@ -232,7 +311,7 @@ class Report:
         return bool(too_much) or not watched.observed_seconds
 
     def _print(self, text: str) -> None:
-        for descriptor in (self._stderr, 2):
+        for descriptor in (self._stderr, 2) if self._prints else ():
             with suppress(OSError):
                 os.write(descriptor, f"{text}\n".encode())
                 break
@@ -267,6 +346,10 @@ class Script:
 
     def run(self) -> int:
         """Run it in this process, and return its exit status."""
+        if package := self.installed_package():
+            from d2lpar._stack import belongs_to_the_user
+
+            belongs_to_the_user(package)
         status = 0
         try:
             self._execute()
@@ -285,11 +368,6 @@ class Script:
             with suppress(SystemExit):
                 sys.excepthook(type(error), error.with_traceback(traceback), traceback)
         return status
-
-    def run_or_fail(self) -> None:
-        """Run it as `run` does, and exit if its exit status is not 0."""
-        if status := self.run():
-            sys.exit(status)
 
     def _execute(self) -> None:
         main_module = types.ModuleType("__main__")
@@ -315,4 +393,7 @@ class Script:
 
 
 if __name__ == "__main__":
+    # What is sent to other processes is found there by the name of this module.
+    from d2lpar.__main__ import main
+
     main()

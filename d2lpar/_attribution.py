@@ -73,6 +73,8 @@ class Account:
             compiling[one.thread].append((one.began, one.over))
         self._compiling = {thread: merged(spans) for thread, spans in compiling.items()}
         self._unseen = 0.0
+        self._collective = 0.0
+        self._has_collectives = any(window.collectives for window in self._windows)
         # Shares of the time of each window in which a device was idle.
         self._idle: dict[str, Counter[int]] = defaultdict(Counter)
         self._lines: dict[tuple[str, Place], _Line] = defaultdict(_Line)
@@ -129,6 +131,7 @@ class Account:
             watched.devices[device] = share * after
             if device == self._devices[0]:
                 watched.interval = max(share - error, 0.0), min(share + error, 1.0)
+        watched.collective_seconds = self._collective
         watched.findings = list(self._of_lines(weights, after))
         watched.findings += self._of_compilations(watched.seconds)
         watched.findings.sort(key=lambda f: (watched.loss(f), f.seconds), reverse=True)
@@ -157,7 +160,15 @@ class Account:
             else:
                 # The system tells how long a process has used its cores every few milliseconds.
                 near = looks[max(n - 6, 0) : n + 7]
+                unseen = self._unseen
                 idle = self._idle_in(look, near, window.busy, bool(compiling))
+                together = overlap(
+                    window.collectives.get(self._devices[0], []), look.start, look.end
+                )
+                # Of what is not seen, whatever takes no processor waits for others.
+                if self._unseen > unseen and self._has_collectives and _cores(near) < 0.3:
+                    together = look.end - look.start
+                self._collective += together * weight / whole
             for device, seconds in idle.items():
                 self._idle[device][number] += seconds / whole
             lost = idle[self._devices[0]]
@@ -222,7 +233,7 @@ class Account:
             waits |= self._synchronous and seen.worked and calls and not reads_it
             reading |= rests and reads_it
             computes |= seen.worked and reads_it  # NumPy has threads of its own.
-        others = sum(x.others * (x.end - x.start) for x in near) / (near[-1].end - near[0].start)
+        others = _cores(near)
         return waits or (others > (0.3 if reading else 0.5) and not computes)
 
     # --- What is told -------------------------------------------------------------------------
@@ -328,6 +339,11 @@ def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
     anywhere = sum(called, Counter()) or moved or compiling
     anywhere = anywhere or Counter([threading.main_thread().ident])
     return [(here or anywhere).most_common(1)[0][0] for here in called]
+
+
+def _cores(looks: list[Look]) -> float:
+    """Return how many cores threads used that are not Python's."""
+    return sum(x.others * (x.end - x.start) for x in looks) / (looks[-1].end - looks[0].start)
 
 
 def _in_call(look: Look, window: Window) -> bool:

@@ -3,7 +3,7 @@
 import html
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar
 
 from d2lpar._format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
@@ -115,6 +115,8 @@ class Watched:
         looks: How often it looked at Python.
         observed_seconds: For how long, after the start, it knew what the devices did.
         devices: For how many seconds after the start each device was idle, by its name.
+        collective_seconds: For how long the one that works most was in what it does together with
+            others, such as an all-reduce: until all have come to it.
         interval: Between which shares of that time the one that works most was idle (95 %).
         findings: The lines that cost time; those that lost most of it first.
         notes: What else a reader has to know: a switch of JAX, or what could not be seen.
@@ -127,6 +129,7 @@ class Watched:
     looks: int = 0
     observed_seconds: float = 0.0
     devices: dict[str, float] = field(default_factory=dict)
+    collective_seconds: float = 0.0
     interval: tuple[float, float] = (0.0, 1.0)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -175,6 +178,26 @@ class Watched:
         ]
         whole = asdict(self) | {"idle_seconds": self.idle_seconds, "findings": findings}
         return json.dumps(whole, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Watched":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        try:
+            given = json.loads(text)
+            findings = [
+                Finding(
+                    **{f.name: one[f.name] for f in fields(Finding)}
+                    | {"place": Place(**one["place"])}
+                )
+                for one in given["findings"]
+            ]
+            return cls(**{f.name: given[f.name] for f in fields(cls)} | {"findings": findings})
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"This is no report of watch: {error!r}.") from error
 
     def __str__(self) -> str:
         lines = list(self._head())

@@ -26,6 +26,8 @@ from d2lpar._stack import Sight
 Spans = list[tuple[float, float]]
 
 _OPENED = "d2lpar.watch"
+# Operators that end when all devices have come: as XLA calls them, and NVIDIA's kernels for them.
+_COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 
 class Seen(NamedTuple):
@@ -83,16 +85,24 @@ class Window:
         """When Python was in a call that dispatches."""
         return self.events[1]
 
+    @property
+    def collectives(self) -> dict[str, Spans]:
+        """When each device was in an operator that needs other devices."""
+        return self.events[2]
+
     @functools.cached_property
-    def events(self) -> tuple[dict[str, Spans], Spans]:
-        """Both; to copy to a device counts as such a call only if nothing else was called."""
+    def events(self) -> tuple[dict[str, Spans], Spans, dict[str, Spans]]:
+        """All three; to copy to a device counts as such a call only if nothing else was called."""
         busy, calls, puts, opened = defaultdict(list), [], [], None
+        collectives = defaultdict(list)
         operators, ends = defaultdict(list), defaultdict(list)
         for device, lines in profiled(self.data):
             for event in (event for line in lines for event in line.events):
                 name = event.name
                 if device:
                     busy[device].append(_span(event))
+                    if _COLLECTIVES.match(name):
+                        collectives[device].append(_span(event))
                 elif name.startswith("PjitFunction"):
                     calls.append(_span(event))
                 elif name.startswith("DevicePut"):
@@ -106,14 +116,19 @@ class Window:
                     if ordinal is not None:
                         operators[name].append((*_span(event), f"CPU {ordinal}"))
         if opened is None:
-            return {}, []
+            return {}, [], {}
         closed = opened + self.over - self.began
         for name, spans in operators.items():
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
                 busy[device].append((start, end))
+                if _COLLECTIVES.match(name):
+                    collectives[device].append((start, end))
         offset = self.began - opened
-        known = {device: merged(spans, offset) for device, spans in busy.items()}
-        return known, merged(calls or puts, offset)
+        busy, collectives = (
+            {device: merged(spans, offset) for device, spans in of_devices.items()}
+            for of_devices in (busy, collectives)
+        )
+        return busy, merged(calls or puts, offset), collectives
 
 
 def can_read_traces() -> bool:
