@@ -1,9 +1,8 @@
 """Charge the time in which a device is idle to the lines of a program, and say how sure that is.
 
-How it works. In a window, each moment in which a device is idle is charged to the line of the
-thread that feeds that device, whatever it did there; so the losses of all lines add up to the idle
-time of the device. Shares are of what comes after the start, which ends with the first
-compilations, and carry an interval, as windows are a sample.
+How it works. `_watch` says by which rule. Two things are not seen and have to be inferred: which
+thread feeds a device, from where each one was while there was a call; and whether a device works
+on what began before a window or ends after it, from who waits and which cores are used.
 """
 
 import math

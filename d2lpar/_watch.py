@@ -2,8 +2,10 @@
 
 How it works. A thread looks at the stacks of all others, a hundred times a second. Now and then it
 opens JAX's profiler for a short window (`_windows`), looks a thousand times a second meanwhile, and
-so learns what each device did while Python was at which line (`_attribution`). What compiles is
-heard from JAX (`_compilations`).
+so learns what each device did while Python was at which line. In a window, each moment in which a
+device is idle is charged to the line of the thread that feeds that device, whatever it did there;
+so the losses of all lines add up to the idle time of the device. Shares are of what comes after
+the start, which ends with the first compilations, and carry an interval, as windows are a sample.
 """
 
 import _thread
