@@ -21,7 +21,8 @@ from d2lpar._stack import Place, Site, reads
 from d2lpar._watched import SEEN, Finding, Watched
 from d2lpar._windows import Look, Seen, Spans, Window, merged, overlap
 
-_FOR_A_DEVICE = {"value", "barrier", "checks"}
+# Whoever rests there waits for a device: also in a call, for one that is late with what it has.
+_FOR_A_DEVICE = {"value", "barrier", "checks", "jax"}
 _CHECKS = "each call waits for its results and looks at them"
 _SWITCHES = {
     "jax_debug_nans": _CHECKS,
@@ -73,7 +74,8 @@ class Account:
         self._compiling = {thread: merged(spans) for thread, spans in compiling.items()}
         self._unseen = 0.0
         self._collective = 0.0
-        self._has_collectives = any(window.collectives for window in self._windows)
+        state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+        self._one_of_several = (getattr(state, "num_processes", None) or 1) > 1
         # Shares of the time of each window in which a device was idle.
         self._idle: dict[str, Counter[int]] = defaultdict(Counter)
         self._lines: dict[tuple[str, Place], _Line] = defaultdict(_Line)
@@ -165,7 +167,7 @@ class Account:
                     window.collectives.get(self._devices[0], []), look.start, look.end
                 )
                 # Of what is not seen, whatever takes no processor waits for others.
-                if self._unseen > unseen and self._has_collectives and _cores(near) < 0.3:
+                if self._unseen > unseen and self._one_of_several and _cores(near) < 0.3:
                     together = look.end - look.start
                 self._collective += together * weight / whole
             for device, seconds in idle.items():

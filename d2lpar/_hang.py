@@ -7,20 +7,18 @@ C++ began to keep Python's lock: what is written there is old then. Who has not 
 others wait for is whoever does not wait while they do.
 """
 
-import builtins
 import json
 import mmap
 import sys
 import tempfile
 import threading
 import time
-import types
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from d2lpar._format import format_seconds
-from d2lpar._stack import Place, Sight, Site, cell_of, processor_time, reads, sight_of
+from d2lpar._stack import Place, Sight, Site, cell_of, may_dispatch, processor_time, sight_of
 
 LOOK = 0.02
 """Seconds between two looks."""
@@ -122,7 +120,7 @@ class Recorder:
             if before.at != sight.at or used - used_before > _NONE_USED:
                 since = now
             seen[ident] = sight, since, used
-            dispatches = _dispatches(sight, frame.f_globals)
+            dispatches = may_dispatch(sight, frame.f_globals)
             if dispatches or sight.doing in _OF_JAX:
                 self._leading.add(ident)
                 self._in_jax = [now, _written(sight.site)]
@@ -143,23 +141,6 @@ class Recorder:
 
 def _written(site: Site) -> list[Any]:
     return [site.code.co_filename, site.place.line, site.place.code[:200]]
-
-
-def _dispatches(sight: Sight, names: dict[str, Any]) -> bool:
-    """Return whether a thread is in a call that hands work to a device, as far as can be seen.
-
-    Of a jitted function there is no frame, once it has been compiled. What is called by the name of
-    a global variable can be looked up; a local variable may be anything.
-    """
-    if sight.doing != "call":
-        return sight.doing in ("jax", "puts")
-    called = sight.deepest.calls()
-    if called is None or reads(sight.deepest):
-        return False
-    root = called.split(".")[0].split("(")[0]
-    found = names.get(root, getattr(builtins, root, None))
-    of = found.__name__ if isinstance(found, types.ModuleType) else type(found).__module__
-    return found is None or of.startswith("jax")
 
 
 class Process(NamedTuple):

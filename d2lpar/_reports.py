@@ -1,4 +1,4 @@
-"""Say which of several processes was late, and at which of its lines, from what `watch` saw of each.
+"""Say which of several processes was late, and at which line, from what `watch` saw of each.
 
 How it works. What processes do together, such as an all-reduce, ends when all have come to it. So
 the device of one that is punctual is in that operator for as long as it waits for the others, and

@@ -8,6 +8,7 @@ are not, since to ask for those of a running function can change them (Python 3.
 """
 
 import ast
+import builtins
 import functools
 import itertools
 import linecache
@@ -19,8 +20,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
-from typing import NamedTuple
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple
 
 # What reads the values of an array: functions of JAX, and what is called where JAX has no frame.
 # What waits without reading any; and what waits for anything but a device.
@@ -138,7 +139,8 @@ class Sight(NamedTuple):
         callers: The positions in the user's code that led there, innermost first.
         doing: `"compiles"`, `"checks"`, `"barrier"`, `"value"`, `"callback"`, `"sleeps"`, `"locks"`
             (waits for another thread), `"jax"`, `"puts"` (copies to a device), `"call"` (of
-            something that has no frame), `"python"`, or `"library"`, Python in others' code.
+            something that has no frame, and may be of JAX), `"python"`, or `"library"`, Python in
+            others' code.
     """
 
     at: tuple[int, int, int]
@@ -169,7 +171,7 @@ def sight_of(frame: FrameType | None) -> Sight | None:
     if not mine:
         return None
     deepest = next((site for site in inner if site.owner != "numpy"), mine[0])
-    doing = "callback" if called_back else _doing(inner, deepest)
+    doing = "callback" if called_back else _doing(inner, deepest, frame.f_globals)
     at = id(frame), frame.f_lasti, mine[0].instruction
     return Sight(at, mine[0], deepest, tuple(mine[1:]), doing)
 
@@ -181,7 +183,7 @@ def frames_outward(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def _doing(inner: list[Site], deepest: Site) -> str:
+def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:
     of_jax = {site.code.co_name for site in inner if site.owner == "jax"}
     if any(word in name for name in of_jax for word in ("compil", "lower", "trace_to_jaxpr")):
         return "compiles"
@@ -198,11 +200,37 @@ def _doing(inner: list[Site], deepest: Site) -> str:
     if deepest.owner == "stdlib" and deepest.module in _LOCKS:
         return "locks"
     if called is not None:
-        return "sleeps" if asked in _SLEEPS else "locks" if asked in _WAITS else "call"
+        if asked in _SLEEPS or asked in _WAITS:
+            return "sleeps" if asked in _SLEEPS else "locks"
+        return "jax" if _whose(called, names) == "jax" else "call"
     # NumPy reads an array behind `a[i] = x`, `a[x]` and `a + x`, without a call.
     if any(site.owner == "numpy" for site in inner) or deepest.has_operator():
         return "call"
     return "python" if deepest.owner == "user" else "library"
+
+
+def _whose(called: str, names: dict[str, Any]) -> str:
+    """Return whose function is called by this name; "" if it is a local variable's.
+
+    Of a jitted function there is no frame, once it has been compiled.
+    """
+    root = re.split(r"\W", called)[0]
+    found = names.get(root, getattr(builtins, root, None))
+    of = found.__name__ if isinstance(found, ModuleType) else type(found).__module__
+    return "" if found is None else of.split(".")[0].replace("jaxlib", "jax")
+
+
+def may_dispatch(sight: Sight, names: dict[str, Any]) -> bool:
+    """Return whether a thread is in a call that hands work to a device, as far as can be seen.
+
+    Args:
+        sight: Where the thread is.
+        names: The global variables of its innermost frame.
+    """
+    if sight.doing != "call":
+        return sight.doing in ("jax", "puts")
+    called = sight.deepest.calls()
+    return called is not None and not reads(sight.deepest) and not _whose(called, names)
 
 
 def reads(site: Site) -> bool:

@@ -115,11 +115,11 @@ class Watched:
         looks: How often it looked at Python.
         observed_seconds: For how long, after the start, it knew what the devices did.
         devices: For how many seconds after the start each device was idle, by its name.
-        collective_seconds: For how long the one that works most was in what it does together with
-            others, such as an all-reduce: until all have come to it.
         interval: Between which shares of that time the one that works most was idle (95 %).
         findings: The lines that cost time; those that lost most of it first.
         notes: What else a reader has to know: a switch of JAX, or what could not be seen.
+        collective_seconds: For how long the device that works most was in what it does together with
+            others, such as an all-reduce: until all have come to it.
     """
 
     TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.
@@ -129,10 +129,10 @@ class Watched:
     looks: int = 0
     observed_seconds: float = 0.0
     devices: dict[str, float] = field(default_factory=dict)
-    collective_seconds: float = 0.0
     interval: tuple[float, float] = (0.0, 1.0)
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    collective_seconds: float = 0.0
 
     @property
     def judged_seconds(self) -> float:
@@ -189,13 +189,13 @@ class Watched:
         try:
             given = json.loads(text)
             findings = [
-                Finding(
-                    **{f.name: one[f.name] for f in fields(Finding)}
-                    | {"place": Place(**one["place"])}
-                )
+                Finding(**{f.name: one[f.name] for f in fields(Finding)})
                 for one in given["findings"]
             ]
-            return cls(**{f.name: given[f.name] for f in fields(cls)} | {"findings": findings})
+            for finding in findings:
+                finding.place = Place(**finding.place)
+            own = {"findings": findings, "interval": tuple(given["interval"])}
+            return cls(**{f.name: given[f.name] for f in fields(cls)} | own)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"This is no report of watch: {error!r}.") from error
 

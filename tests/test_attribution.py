@@ -1,5 +1,6 @@
 import dis
 import linecache
+import sys
 import threading
 from collections import Counter, defaultdict
 from types import SimpleNamespace
@@ -38,7 +39,9 @@ def looks(*threads, every=0.01):
             (n + 1) * every,
             n * every,
             {
-                threading.main_thread().ident + i: Seen(names[i], sight, False, False)
+                threading.main_thread().ident + i: Seen(
+                    names[i], sight, False, sight.doing in ("jax", "python")
+                )
                 for i, sight in enumerate(at)
                 if sight
             },
@@ -48,7 +51,7 @@ def looks(*threads, every=0.01):
     ]
 
 
-def account(*windows, compiled=(), after=0.0, over=None):
+def account(*windows, compiled=(), after=0.0, over=None, collectives=()):
     """Reckon with windows, one a second: what was looked at, and when each device was busy."""
 
     closed = []
@@ -62,6 +65,7 @@ def account(*windows, compiled=(), after=0.0, over=None):
         window.events = (
             {name: [(a + shift, b + shift) for a, b in spans] for name, spans in busy.items()},
             [(there[0].start, there[0].start + 1e-5)],
+            {"CPU 0": [(a + shift, b + shift) for a, b in collectives]},
         )
         closed.append(window)
     watcher = SimpleNamespace(
@@ -97,6 +101,14 @@ def test_who_waits_while_the_device_works_loses_nothing():
     assert (found.kind, watched.loss(found)) == ("value", 0.0)
     assert watched.advice(found) == "Nothing is lost here: the device worked meanwhile."
     assert watched.losses() == []
+
+
+def test_what_a_device_does_together_with_others_is_counted_also_where_it_is_not_seen(monkeypatch):
+    one = looks([READ] * 2 + [STEP] + [WAIT] * 17), {"CPU 0": [(0.03, 0.05)]}
+    assert account(one, collectives=[(0.04, 0.05)]).collective_seconds == pytest.approx(0.05)
+    several = SimpleNamespace(global_state=SimpleNamespace(num_processes=2))
+    monkeypatch.setitem(sys.modules, "jax._src.distributed", several)
+    assert account(one, collectives=[(0.04, 0.05)]).collective_seconds == pytest.approx(0.6)
 
 
 def test_a_thread_that_feeds_no_device_loses_nothing():

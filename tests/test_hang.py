@@ -1,16 +1,11 @@
 """What is said of processes that hang: where each stands, and who has not come."""
 
 import queue
-import sys
 import threading
-import time
 
-import jax
-import jax.numpy as jnp
 import pytest
 from fakes import FakeClock
 
-from d2lpar import _hang
 from d2lpar._hang import Board, Process, Recorder, diagnosis
 
 NOW = 100.0
@@ -102,33 +97,6 @@ def test_a_thread_stands_at_its_line_since_it_came_there(loader):
         pass
     assert look_until_it_stands()["since"] > seen["since"]
     board.close()
-
-
-step = jax.jit(lambda x: x + 1)
-
-
-@pytest.mark.parametrize(
-    ("call", "hands_over"),
-    [
-        ("step(x)", True),  # A global variable that is of JAX.
-        ("jnp.ones(3)", True),
-        ("train_step(x)", True),  # A local variable may be anything.
-        ("time.sleep(1)", False),
-        ("print(x)", False),
-        ("x.item()", False),
-        ("sys.exit", False),
-    ],
-)
-def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(call, hands_over):
-    class Site:
-        calls = staticmethod(lambda: call.split("(")[0] if "(" in call else None)
-        owner = "user"
-
-    class Sight:
-        doing, deepest = "call", Site
-
-    names = {"step": step, "jnp": jnp, "time": time, "sys": sys}
-    assert _hang._dispatches(Sight, names) == hands_over
 
 
 # --- What is said of it -----------------------------------------------------------------------

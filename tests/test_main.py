@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import signal
@@ -8,7 +9,7 @@ import jax
 import pytest
 
 from d2lpar import __version__, num_gpus, usable_cores
-from d2lpar.__main__ import Script, main
+from d2lpar.__main__ import main
 from d2lpar._devices import this_machine
 from d2lpar._format import plural
 
@@ -57,12 +58,6 @@ def test_help_says_what_it_does(monkeypatch, capsys):
 # --- Scripts ------------------------------------------------------------------------------------
 
 
-def test_a_script_that_fails_is_an_error_where_that_is_wanted(script):
-    Script(str(script("raise SystemExit(0)")), False, []).run_or_fail()
-    with pytest.raises(SystemExit, match="3"):
-        Script(str(script("raise SystemExit(3)")), False, []).run_or_fail()
-
-
 JOINS = """
 import os, sys
 os.environ["JAX_ENABLE_X64"] = "1"
@@ -75,18 +70,20 @@ if jax.process_index() == 1 and "fail" in sys.argv:
 """
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """A function that runs `d2lpar run` here, and returns with what it ends."""
-    signal_before = signal.getsignal(signal.SIGUSR1)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["d2lpar", "run", *map(str, arguments)])
+def main_with(*arguments):
+    """Run the command here, and return with what it ends."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["d2lpar", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-        return stopped.value.code
+    return stopped.value.code
 
-    yield run
+
+@pytest.fixture
+def run():
+    """A function that runs `d2lpar run` here, and returns with what it ends."""
+    signal_before = signal.getsignal(signal.SIGUSR1)
+    yield functools.partial(main_with, "run")
     signal.signal(signal.SIGUSR1, signal_before)
 
 
@@ -148,6 +145,56 @@ def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(s
                 running.send_signal(signal.Signals[then])
         assert running.stdout.read() == ""
     assert running.returncode == 130
+
+
+LATE = """
+import time
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+jax.distributed.initialize()
+cut = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
+total = jax.jit(lambda x: x.sum())
+for _ in range(150):
+    if jax.process_index() == 1:
+        time.sleep(0.02)  # Its disk is slow.
+    float(total(jax.make_array_from_process_local_data(cut, np.ones(10, np.float32))))
+"""
+
+
+def test_run_watches_each_process_and_says_which_was_late_and_where(script, run, tmp_path, capfd):
+    path, report = script(LATE), tmp_path / "report.json"
+    assert run("--watch", "--json", report, path) == 0
+    said = capfd.readouterr().err
+    first, second = said.strip().splitlines()[:2]
+    assert first.startswith("Process 1 was late, and the others waited for it: for ")
+    assert f"{path}:11  time.sleep(0.02)" in second
+    assert "--- Process 0" in said
+    written = sorted(tmp_path.glob("report*"))
+    assert [file.name for file in written] == ["report.0.json", "report.1.json"]
+    assert main_with("merge", *written) == 0
+    assert capfd.readouterr().err == said
+
+
+def test_merge_says_which_file_is_no_report(script):
+    path = script("print()")
+    assert main_with("merge", path).startswith(f"{path}: This is no report of watch")
+    assert "No such file" in main_with("merge", "nothing.json")
+
+
+def test_run_writes_no_report_of_what_it_does_not_watch(run, script, capsys):
+    assert run("--json", "report.json", script("")) == 2
+    assert "--json needs --watch" in capsys.readouterr().err
+
+
+def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(script, run, capfd):
+    program = """
+import atexit, threading, time
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: time.sleep(0.3) or print("a thread")).start()
+"""
+    assert run("-n", 1, script(program)) == 0
+    assert capfd.readouterr().out.splitlines() == ["[0] a thread", "[0] at exit"]
 
 
 def test_run_refuses_a_script_that_is_not_there(run, capsys):

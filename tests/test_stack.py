@@ -1,5 +1,6 @@
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import jax
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from d2lpar import _stack
-from d2lpar._stack import Place, belongs_to_the_user, owner_of, sight_of
+from d2lpar._stack import Place, belongs_to_the_user, may_dispatch, owner_of, sight_of
 
 
 @pytest.mark.parametrize(
@@ -92,3 +93,32 @@ def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
     monkeypatch.setattr(_stack, "_shell", lambda: shell)
     assert place_in(file) == "In [1], line 2"
     assert place_in("<timed exec>") == "In [2], line 2"
+
+
+step = jax.jit(lambda x: x + 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "doing", "hands_over"),
+    [
+        ("step(x)", "jax", True),  # A global variable that is of JAX.
+        ("jnp.dot(x, x)", "jax", True),
+        ("train_step(x)", "call", True),  # A local variable may be anything.
+        ("time.sleep(1)", "sleeps", False),
+        ("print(x)", "call", False),
+        ("x.item()", "call", False),
+        ("y", "python", False),
+    ],
+)
+def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
+    call, doing, hands_over, monkeypatch
+):
+    monkeypatch.setattr(_stack, "_source_of", lambda file, line: call)
+    names = {"step": step, "jnp": jax.numpy, "time": time}
+    code = compile(call, "/home/me/train.py", "eval")
+    # What its call is at: the last instruction with the position of all of it.
+    last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]
+    frame = SimpleNamespace(f_code=code, f_lasti=2 * last, f_globals=names, f_back=None)
+    sight = sight_of(frame)
+    assert sight.doing == doing
+    assert may_dispatch(sight, names) == hands_over

@@ -33,7 +33,7 @@ def recorded(work, length=0.05):
 def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
     x = jnp.ones((300, 300))
     product = jax.jit(lambda x: x @ x)
-    window, busy, calls = recorded(lambda: product(x))
+    window, busy, calls, _ = recorded(lambda: product(x))
     (spans,) = [spans for device, spans in busy.items() if device.endswith(" 0")]
     assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
     assert window.began <= calls[0][0] <= window.over

@@ -1,0 +1,101 @@
+"""Which of several processes was late, from what was seen of each."""
+
+from pathlib import Path
+
+import pytest
+
+from d2lpar import Watched
+from d2lpar._reports import compared, of_process, process_number
+from d2lpar._stack import Place
+from d2lpar._watched import Finding
+
+LOADS = Place("train.py", 9, "batch = next(batches)")
+
+
+def report(waits, **lost):
+    """A process that waits for others for so many of a hundred seconds."""
+    watched = Watched(seconds=110.0, start_seconds=10.0, collective_seconds=waits)
+    for name, seconds in lost.items():
+        place = LOADS if name == "loads" else Place("train.py", 20, name)
+        watched.findings.append(
+            Finding("device idle", place, name, "MainThread", seconds, 5, seconds, seconds - 1)
+        )
+    return watched
+
+
+def verdict(*reports):
+    return compared(dict(enumerate(reports))).split("\n\n--- ")[0].splitlines()
+
+
+def test_who_waits_least_is_late_at_the_line_that_loses_more_than_the_others_lose_there():
+    first, *lines = verdict(report(62, loads=5), report(2, loads=66, logs=8), report(60, loads=6))
+    assert first == (
+        "Process 1 was late, and the others waited for it: for 60% of the time. (In what they do "
+        "together were 0 for 62%, 1 for 2%, 2 for 60%.)"
+    )
+    assert lines[0] == (
+        "Its device was idle for 60% more of the time than theirs while it was at train.py:9  "
+        "batch = next(batches)"
+    )
+    assert "train.py:20" in lines[1]
+    assert len(lines) == 2
+
+
+def test_who_computes_longer_is_late_without_a_line():
+    _, line = verdict(report(3), report(50))
+    assert line == "Its device also takes longer for its own part: it has more to do, or is slower."
+
+
+def test_where_all_wait_alike_nobody_is_late():
+    (line,) = verdict(report(30), report(33))
+    assert line.startswith("No process was late")
+
+
+def test_what_cannot_be_told_is_said():
+    assert "nothing was seen" in verdict(report(0), report(0))[0]
+    assert "the report of one process" in verdict(report(30))[0]
+
+
+def test_the_report_of_each_process_follows():
+    said = compared({3: report(1), 0: report(50)}).split("--- ")
+    assert said[1].startswith("Process 0\nWatched for 110 s")
+    assert said[2].startswith("Process 3\n")
+
+
+def test_a_report_is_read_as_it_was_written():
+    watched = report(3, loads=60)
+    assert Watched.from_json(watched.to_json()) == watched
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"findings": [1]}'])
+def test_what_is_no_report_is_refused(text):
+    with pytest.raises(ValueError, match="no report of watch"):
+        Watched.from_json(text)
+
+
+# --- Which process this is ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, 3),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),  # A batch script, in no step.
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, 0),
+    ],
+)
+def test_the_launcher_says_which_process_this_is(given, number, monkeypatch):
+    for name in ("OMPI_COMM_WORLD", "SLURM", "PMI", ""):
+        for of in ("RANK", "SIZE", "PROCID", "STEP_NUM_TASKS", "WORLD_SIZE"):
+            monkeypatch.delenv(f"{name}_{of}".strip("_"), raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert process_number() == number
+
+
+def test_no_two_processes_write_to_one_file():
+    assert of_process(Path("a/report"), 2) == Path("a/report.2")
+    assert len({of_process(Path("report.json"), n) for n in range(3)}) == 3
