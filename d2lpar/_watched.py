@@ -118,8 +118,8 @@ class Watched:
         interval: Between which shares of that time the one that works most was idle (95 %).
         findings: The lines that cost time; those that lost most of it first.
         notes: What else a reader has to know: a switch of JAX, or what could not be seen.
-        collective_seconds: For how long the device that works most was in what it does together with
-            others, such as an all-reduce: until all have come to it.
+        collective_seconds: For how long the device that works most was in what it does together
+            with others, such as an all-reduce: until all have come to it.
     """
 
     TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.
