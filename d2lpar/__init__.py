@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from d2lpar._measurement import (
         Comparison as Comparison,
         Measurement as Measurement,
+        carried as carried,
         compare as compare,
         measure as measure,
     )
@@ -95,7 +96,7 @@ _MODULES = {
     "_errors": "CompilationError D2lparError DeviceError WorkerError",
     "_format": "format_bytes format_seconds",
     "_graph": "computation_graph critical_path seconds_of width",
-    "_measurement": "Comparison Measurement compare measure",
+    "_measurement": "Comparison Measurement carried compare measure",
     "_memory": "PeakMemory device_memory host_memory release_freed_memory",
     "_overlap": "Overlap OverlapScore measure_overlap overlap_score",
     "_plot": "COLORS device_color plot_curves plot_graph plot_timelines use_style",

@@ -19,9 +19,12 @@ import itertools
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
 from typing import Any, ClassVar, Never
 
 import jax
+import numpy as np
 
 from d2lpar._cores import Control
 from d2lpar._devices import device_name
@@ -37,7 +40,7 @@ from d2lpar._errors import (
 from d2lpar._format import as_table, format_seconds, format_value, in_two_lines, plural, stacked_bar
 from d2lpar._quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._timing import listed, record_compilations
-from d2lpar._waiting import is_deleted, wait_for
+from d2lpar._waiting import ExplainDonation, wait_for
 
 LOOKS = 5
 """How often a comparison that stops when the answer is clear looks at its claim, at most."""
@@ -218,8 +221,10 @@ def measure(
 
     Args:
         function: What to measure. It must *return* what it computes: that is what is waited for.
-        *args: Its arguments, made beforehand so that making them is not timed. A function that
-            donates them cannot be called twice with the same ones.
+        *args: Its arguments, made beforehand so that making them is not timed. Arguments by name
+            come with `functools.partial(function, name=value)`, since the names here are those of
+            `measure`. What a function donates it cannot be given twice: measure
+            `carried(function, ...)`.
         until: As for `compare`; it is given the measurement so far.
         repeats: How many times to measure; six or more give a 95 % interval.
         max_seconds: As for `compare`.
@@ -232,7 +237,8 @@ def measure(
 
     Raises:
         TypeError: If `function` cannot be called.
-        ValueError: If a number is out of range, or an argument was deleted, or donated to a call.
+        ValueError: If a number is out of range, or the function needs an array that was deleted, or
+            donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:
@@ -246,20 +252,7 @@ def measure(
     require_function("measure", function)
     name = name or getattr(function, "__name__", type(function).__name__)
     question = None if until is None else _Question(until, lambda rounds: rounds[name])
-
-    def call() -> Any:
-        try:
-            return function(*args)
-        except Exception as error:
-            if not any(map(is_deleted, jax.tree.leaves(args))):
-                raise
-            raise ValueError(
-                f"measure() cannot call {name!r} again: an argument was deleted, or donated to the "
-                "call before (donate_argnums). Measure it without donating, or have compare() call "
-                "a function that makes its arguments anew."
-            ) from error
-
-    rounds = _Rounds([_Timed(name, call, clock, {}, {})], warmup)
+    rounds = _Rounds([_Timed(name, partial(function, *args), clock, {}, {})], warmup)
     return rounds.take(question, repeats, max_seconds)[name]
 
 
@@ -290,7 +283,8 @@ def compare(
     inequality.)
 
     Args:
-        functions: Functions without arguments, by name. Each must return what it computes.
+        functions: Functions without arguments, by name. Each must return what it computes. One
+            that donates its state is `carried(step, state, ...)`.
         until: Takes the comparison so far and returns what is to be decided: one comparison of
             quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
             rounds.
@@ -311,7 +305,8 @@ def compare(
     Raises:
         TypeError: If there is no function, or something given as one cannot be called.
         ValueError: If a number is out of range, something observed is called `"total"` or
-            `"dispatch"`, a unit is that of nothing, or `until` does not look at what is measured.
+            `"dispatch"`, a unit is that of nothing, `until` does not look at what is measured, or
+            a function needs an array that was deleted, or donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:
@@ -341,6 +336,78 @@ def compare(
     question = None if until is None else _Question(until)
     timed = [_Timed(name, call, clock, observe, units) for name, call in functions.items()]
     return _Rounds(timed, warmup, control).take(question, repeats, max_seconds)
+
+
+def carried(
+    step: Callable[..., Any], state: Any, /, *args: Any, **kwargs: Any
+) -> Callable[[], Any]:
+    """Make of a step a function without arguments that hands its state from call to call.
+
+    So one can call it again and again, as `measure`, `compare` and `record_trace` do, even if it
+    donates its state (`donate_argnums=0`). The state is donated at the first call: make a copy
+    before, if it is needed elsewhere.
+
+    Args:
+        step: Takes the state first, and returns the new one, or a tuple whose first element it is.
+        state: What to begin with: an array or a tree of them.
+        *args: What else it takes, the same in each call.
+        **kwargs: Likewise, by name.
+
+    Returns:
+        A function that calls `step` on the state of the call before, and returns all that `step`
+        returns.
+
+    Raises:
+        TypeError: If `step` cannot be called.
+        ValueError: When it is called, if what `step` returns has neither itself nor as its first
+            element the tree structure and the shapes of the state.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> step = jax.jit(lambda w, x: (w + x, w.sum()), donate_argnums=0)
+        >>> times = measure(carried(step, jnp.zeros(1000), 2.0), repeats=6)
+        >>> len(times.total.samples)
+        6
+    """
+    require_function("carried", step)
+    name = getattr(step, "__name__", type(step).__name__)
+    form = _form_of(state)
+    take: Callable[[Any], Any] | None = None
+
+    def call() -> Any:
+        nonlocal state, take
+        result = step(state, *args, **kwargs)
+        # Decided once, since it takes its time; the first call is no counted one.
+        take = take or _way_to_state(name, form, result)
+        state = take(result)
+        return result
+
+    call.__name__ = name
+    return call
+
+
+def _form_of(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [np.shape(leaf) for leaf in leaves]
+
+
+def _way_to_state(name: str, form: tuple[Any, list[Any]], result: Any) -> Callable[[Any], Any]:
+    """Return how to take the new state, which has this form, from what a step has returned."""
+    if _form_of(result) == form:
+        return lambda result: result
+    if isinstance(result, tuple) and result and _form_of(result[0]) == form:
+        return itemgetter(0)
+    raise ValueError(
+        f"carried() found no new state in what {name!r} has returned: neither it nor the first "
+        f"element of a tuple has the form of the state. The state is {_described(form)}; it "
+        f"returned {_described(_form_of(result))}. Let it return the new state, or (state, ...)."
+    )
+
+
+def _described(form: tuple[Any, list[Any]]) -> str:
+    structure, shapes = form
+    text = str(jax.tree.unflatten(structure, shapes))
+    return text if len(text) < 200 else f"{text[:200]}..."
 
 
 def _refuse_what_cannot_be_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> None:
@@ -461,7 +528,8 @@ class _Rounds:
     def _take(self, round_: int) -> None:
         for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):
             try:
-                timed.warm_up() if round_ < 0 else timed.time_once()
+                with ExplainDonation(timed.name):
+                    timed.warm_up() if round_ < 0 else timed.time_once()
             except BaseException as error:  # Also the reader's Ctrl-C.
                 where = "the warm-up" if round_ < 0 else f"round {round_ + 1}"
                 with contextlib.suppress(AttributeError):  # A frozen exception takes no note.

@@ -70,7 +70,9 @@ class PeakMemory:
     """Sample memory *during* a block of code, and keep its peak.
 
     Memory read after a block has ended, or behind a barrier, says nothing of what piled up
-    inside. A thread therefore samples the probe while the block runs.
+    inside. A thread therefore samples the probe while the block runs. What the C library keeps of
+    an earlier block is given back before (`release_freed_memory`), so that the second of two blocks
+    does not seem to need less than the first; a probe of your own does that itself, if it has to.
 
     Args:
         probe: Returns bytes; `host_memory` unless you give another one.
@@ -108,6 +110,8 @@ class PeakMemory:
         # when Python collects garbage. Without this, `before` counts the run before this one.
         # Any collection will do, and one of everything takes a tenth of a second in a notebook.
         gc.collect(1)
+        if self._probe is host_memory:
+            release_freed_memory()
         before = self._read()
         self._failure = None
         self._start = time.perf_counter()

@@ -3,10 +3,11 @@
 import html
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from d2lpar._format import DEVICE, HOST, as_table, format_seconds, share_bar
+from d2lpar._quantity import Quantity
 
 PYTHON = "Python"
 """The row of a timeline that shows what the Python thread did."""
@@ -51,10 +52,13 @@ class Timeline:
         events: In the order in which they started.
         watched: The rows that come from watching when results were ready. All others come from
             JAX's profiler.
+        seconds: How long the recorded call took, until its results were ready; None if that is not
+            known, as of a trace that was read.
     """
 
     events: tuple[Event, ...]
     watched: frozenset[str] = frozenset()
+    seconds: float | None = None
 
     @property
     def rows(self) -> tuple[str, ...]:
@@ -82,12 +86,45 @@ class Timeline:
             span = spans.setdefault(key, [start, start + duration])
             span[1] = max(span[1], start + duration)  # They are in the order of their starts.
         merged = (Event(*key, start, end - start) for key, (start, end) in spans.items())
-        return Timeline(in_order(merged), self.watched)
+        return replace(self, events=in_order(merged))
 
     @property
     def elapsed(self) -> float:
         """Seconds from the start of the recording to the end of the last event."""
         return max((event.end for event in self.events), default=0) / 1e9
+
+    def slowdown(self, unrecorded: Quantity) -> Quantity:
+        """Return how many times as long the recorded call took as calls that nobody records.
+
+        It calls nothing by itself: measure the same call, before or afterwards, by `measure`, or by
+        `compare` beside others.
+
+        Args:
+            unrecorded: The time of such calls in seconds, such as `measure(f, x).total`.
+
+        Returns:
+            The time of the one recorded call over each of theirs. The interval says how well theirs
+            is known; record again to see how much that of a recording differs.
+
+        Raises:
+            ValueError: If it is no time, or nobody knows how long the recorded call took.
+
+        Example:
+            >>> Timeline((), seconds=0.3).slowdown(Quantity("step, total", (0.1, 0.2, 0.1), "s"))
+            time, recorded over unrecorded: 3 (3 samples, too few for an interval)
+        """
+        if self.seconds is None:
+            raise ValueError(
+                "slowdown() was asked of a timeline of which nobody knows how long the recorded "
+                "call took: take one that record_trace() has returned."
+            )
+        if not isinstance(unrecorded, Quantity) or unrecorded.unit != "s":
+            raise ValueError(
+                "slowdown() needs the time of calls that nobody records, such as "
+                f"measure(f, x).total, found {unrecorded!r}."
+            )
+        recorded = replace(unrecorded, samples=(self.seconds,) * len(unrecorded.samples))
+        return (recorded / unrecorded).rename("time, recorded over unrecorded")
 
     def first(self, seconds: float) -> "Timeline":
         """Return what began in the first seconds of it, cut off there.
@@ -98,7 +135,7 @@ class Timeline:
         end = round(seconds * 1e9)
         kept = (event for event in self.events if event.start < end)
         cut = (event._replace(duration=min(event.duration, end - event.start)) for event in kept)
-        return Timeline(tuple(cut), self.watched)
+        return replace(self, events=tuple(cut))
 
     def row(self, name: str) -> tuple[Event, ...]:
         """Return the events of one row, in order.

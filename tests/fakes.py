@@ -1,5 +1,7 @@
 """Time that moves only when told to, and arrays that are ready at a given time."""
 
+from types import SimpleNamespace
+
 
 class FakeClock:
     """A clock that stands still until someone waits or lets it advance."""
@@ -20,10 +22,10 @@ class FakeClock:
 class FakeArray:
     """What JAX asks of an array. Waiting for it moves the clock to when it is ready."""
 
-    def __init__(self, clock, ready_at, sharding="a device"):
+    def __init__(self, clock, ready_at, device="a device"):
         self._clock = clock
         self._ready_at = ready_at
-        self.sharding = sharding
+        self.sharding = SimpleNamespace(addressable_devices={device})
         self._deleted = False
 
     def block_until_ready(self):
@@ -50,6 +52,8 @@ class FakeArray:
 class FakeDevice:
     """A queue that works in order, beside the host that fills it."""
 
+    id = 0
+
     def __init__(self, clock):
         self._clock = clock
         self._free_at = 0
@@ -58,4 +62,4 @@ class FakeDevice:
         """Keep the host for `dispatch` seconds, then the device for `work` seconds."""
         self._clock.advance(dispatch)
         self._free_at = max(self._free_at, self._clock.now) + work
-        return FakeArray(self._clock, self._free_at, sharding=self)
+        return FakeArray(self._clock, self._free_at, device=self)

@@ -1,5 +1,7 @@
 """Whatever the public functions cannot work with, they name, with a way out."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -32,10 +34,41 @@ def donating(x):
 
 
 DONATING = jax.jit(donating, donate_argnums=0)
+GONE = donated()
+TIMELINE, TIMES = d2lpar.Timeline(()), d2lpar.Quantity("total", (1.0, 2.0), "s")
 BAD = {
     "measure, deleted": (lambda: d2lpar.measure(jnp.sin, deleted()), "was deleted, or donated"),
     "measure, donated": (lambda: d2lpar.measure(jnp.sin, donated()), "was deleted, or donated"),
-    "measure, donating": (lambda: d2lpar.measure(DONATING, jnp.ones(3)), "call 'donating' again"),
+    "measure, donating": (
+        lambda: d2lpar.measure(DONATING, jnp.ones(3)),
+        r"'donating' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
+    ),
+    "measure, a closure that donates": (
+        lambda: d2lpar.measure(lambda: DONATING(GONE)),
+        r"'<lambda>' needs an array .*carried",
+    ),
+    "compare, donating": (
+        lambda: d2lpar.compare({"step": lambda: DONATING(GONE)}),
+        r"'step' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
+    ),
+    "compare, waits for what was donated": (
+        lambda: d2lpar.compare({"step": lambda: jax.block_until_ready(GONE)}),
+        r"'step' needs an array .*carried",
+    ),
+    "record_trace, donated": (
+        lambda: d2lpar.record_trace(DONATING, donated()),
+        r"'donating' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
+    ),
+    "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
+    "carried, no state": (
+        lambda: d2lpar.carried(len, {"w": jnp.ones(3)})(),
+        r"no new state in what 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let it return",
+    ),
+    "slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
+    "slowdown, no time": (
+        lambda: dataclasses.replace(TIMELINE, seconds=1.0).slowdown(3),
+        r"measure\(f, x\)\.total, found 3",
+    ),
     "measure, deleted result": (lambda: d2lpar.measure(deleted), "wait for what that call"),
     "wait_all, no list": (lambda: d2lpar.wait_all(d2lpar.cpu()), "needs a list of devices"),
     "wait_all, empty": (lambda: d2lpar.wait_all([]), "None for all of them"),

@@ -9,7 +9,18 @@ import pytest
 from fakes import FakeDevice
 from tables import bars_of, cells_of, remarks_of
 
-from d2lpar import CompilationError, Control, Quantity, compare, cpu, exact, measure
+from d2lpar import (
+    CompilationError,
+    Control,
+    InFlight,
+    Quantity,
+    carried,
+    compare,
+    cpu,
+    exact,
+    measure,
+    record_trace,
+)
 from d2lpar._format import DEVICE, HOST
 from d2lpar._measurement import LOOKS
 
@@ -139,6 +150,64 @@ def test_an_exception_that_cannot_take_a_note_is_not_masked():
 
     with pytest.raises(Frozen):
         measure(work)
+
+
+# --- A state that is handed from call to call ---------------------------------------------------
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def descend(state, x, *, rate=1.0):
+    """A step that donates its state, of arrays and a typed key, and returns a loss beside it."""
+    key, _ = jax.random.split(state["key"])
+    return {"w": state["w"] + rate * x, "key": key}, x.sum()
+
+
+def start():
+    return {"w": jnp.zeros(3), "key": jax.random.key(0)}
+
+
+def test_a_carried_step_takes_the_state_that_it_has_returned_in_the_call_before():
+    step = carried(descend, start(), jnp.ones(3), rate=2.0)
+    for turn in range(1, 4):
+        state, loss = step()
+        assert (state["w"] == 2 * turn).all()
+        assert loss == 3
+    assert step.__name__ == "descend"
+
+
+@pytest.mark.parametrize("state", [(1, 2), [1, [2]], {"a": 1}, 1], ids=repr)
+def test_the_state_may_be_all_that_a_step_returns_or_the_first_element_of_a_tuple(state):
+    more = lambda state: jax.tree.map(lambda x: x + 1, state)  # noqa: E731
+    alone, beside = carried(more, state), carried(lambda state: (more(state), "loss"), state)
+    for _ in range(3):
+        state = more(state)
+        assert alone() == state
+        assert beside() == (state, "loss")
+
+
+@pytest.mark.parametrize(
+    "result", [None, (), 1.0, (1.0, np.zeros(3)), [np.zeros(3)], np.zeros(4)], ids=repr
+)
+def test_a_step_that_does_not_return_its_state_where_it_is_looked_for_is_refused(result):
+    step = carried(lambda state: result, np.zeros(3))
+    with pytest.raises(ValueError, match=r"no new state in what '<lambda>' has returned.* \(3,\)"):
+        step()
+
+
+def test_whatever_calls_again_and_again_can_call_a_carried_step():
+    step = carried(descend, start(), jnp.ones(3))
+    assert len(measure(step, repeats=6).total.samples) == 6
+    assert len(compare({"a": step, "b": carried(descend, start(), 2.0)})["a"].total.samples) == 9
+    (state, _), _ = record_trace(step)
+    assert (state["w"] == 18).all()  # Two warm-ups among them.
+    with InFlight(2) as window:
+        for _ in range(5):
+            state, _ = window.submit(step)
+    assert (state["w"] == 23).all()
+
+
+def test_arguments_by_name_come_with_a_partial_function():
+    assert measure(functools.partial(sorted, reverse=True), [1, 2], name="sorted").name == "sorted"
 
 
 # --- What else is observed --------------------------------------------------------------------

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar import PeakMemory, cpu, device_memory, host_memory
+from d2lpar import PeakMemory, _memory, cpu, device_memory, host_memory
 
 MB = 1_000_000
 
@@ -139,3 +139,28 @@ for _ in range(5):
 print(not told or min(risen) > 1e7)
 """
     assert run_python(program) == "True"
+
+
+def test_the_second_of_two_blocks_needs_as_much_as_the_first(run_python):
+    # Small blocks of memory, which the C library never gives back by itself.
+    program = """
+from d2lpar import PeakMemory, release_freed_memory
+risen = []
+for _ in range(5):
+    with PeakMemory() as memory:
+        blocks = [bytearray(1000) for _ in range(20_000)]
+    risen.append(memory.increase)
+    blocks = [blocks[-1]]  # Which keeps the end of the heap where it is.
+print(not release_freed_memory() or min(risen) > 1e7)
+"""
+    assert run_python(program) == "True"
+
+
+def test_only_the_memory_of_the_host_is_given_back_before(monkeypatch):
+    released = []
+    monkeypatch.setattr(_memory, "release_freed_memory", lambda: released.append(True))
+    for probe in (lambda: 7, host_memory):
+        assert released == []
+        with PeakMemory(probe):
+            pass
+    assert released == [True]

@@ -1,9 +1,11 @@
 import random
+from dataclasses import replace
 
 import pytest
 from tables import bars_of, cells_of, remarks_of
 from timelines import event, spans, timeline
 
+from d2lpar import Quantity
 from d2lpar._format import DEVICE, HOST
 from d2lpar._timeline import PYTHON
 
@@ -142,3 +144,16 @@ def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():
     whole = timeline(event("CPU 0", 0, 4), event("CPU 0", 5, 9), event("CPU 1", 7, 8))
     assert spans(whole.first(6e-9).events) == [("f", 0, 4), ("f", 5, 6)]
     assert whole.first(1).events == whole.events
+
+
+def test_how_much_slower_a_recording_was_is_its_time_over_that_of_each_call_without():
+    recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
+    slower = recorded.slowdown(Quantity("step, total", (0.2, 0.3, 0.1, 0.2, 0.2, 0.2), "s"))
+    assert slower.samples == pytest.approx((3, 2, 6, 3, 3, 3))
+    assert slower.interval == pytest.approx((2, 6))
+    assert (slower.name, slower.unit) == ("time, recorded over unrecorded", "")
+
+
+def test_what_is_made_of_a_recording_knows_how_long_the_call_took():
+    recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
+    assert recorded.programs.seconds == recorded.first(1).seconds == 0.6

@@ -145,6 +145,30 @@ def test_calls_on_one_device_take_turns_and_no_run_starts_before_its_dispatch():
     assert all(of.start <= one.start for of, one in zip(dispatches, runs, strict=True))
 
 
+def test_a_timeline_knows_how_long_the_recorded_call_took_until_its_results_were_ready():
+    _, run = record_trace(work, FIRST)
+    assert run.busy("CPU 0") < run.seconds
+    assert record_trace(lambda: None)[1].seconds > 0
+
+
+def test_results_may_be_typed_keys():
+    step = jax.jit(lambda x, key: {"weights": chain(x, 300), "key": jax.random.split(key)})
+    key = jax.random.key(0)
+    expected = jax.block_until_ready(step(FIRST, key))
+    result, run = record_trace(step, FIRST, key)
+    assert "CPU 0" in run.rows
+    assert (result["key"] == expected["key"]).all()
+    keys, _ = record_trace(lambda: [result["key"], result["key"]])
+    assert keys[0] is result["key"]
+
+
+def test_a_copy_of_a_typed_key_is_a_copy():
+    key = jax.device_put(jax.random.key(0), cpu(0))
+    jax.block_until_ready(jax.device_put(key, cpu(1)))
+    _, run = record_trace(lambda: (key, jax.device_put(key, cpu(1))))
+    assert [event.operator for event in run.row("CPU 1")] == ["memory copy"]
+
+
 def test_work_that_was_queued_before_is_not_part_of_it():
     earlier = jax.jit(lambda matrix: chain(matrix, 3000))
     jax.block_until_ready(earlier(FIRST))
