@@ -237,7 +237,8 @@ CAUSES = {
             "the kill", {"os.kill(os.getpid(), signal.SIGKILL)\n": "pass\n"}
         ),
         "hang-names-who-is-missing": Intervention(
-            "the minibatch that is missing", {"anew.run(train_on, [4, 3]": "anew.run(train_on, [4, 4]"}
+            "the minibatch that is missing",
+            {"anew.run(train_on, [4, 3]": "anew.run(train_on, [4, 4]"},
         ),
     },
     "solutions/beyond-one-machine": {

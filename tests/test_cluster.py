@@ -77,6 +77,22 @@ def test_slurm_runs_it(alone, slurm):
     assert train("srun", "-n", "2", sys.executable, **slurm) == (2, alone)
 
 
+def test_each_process_is_watched_into_a_file_of_its_own_and_the_files_are_compared(slurm, tmp_path):
+    if not shutil.which("mpirun"):
+        pytest.skip("no Open MPI: apt-get install openmpi-bin")
+    for launcher in (MPIRUN, ["srun", "-n", "2"]):
+        report = tmp_path / launcher[0] / "report.json"
+        report.parent.mkdir()
+        watch = (sys.executable, "-m", "d2lpar", "watch", "--json", str(report))
+        assert train(*launcher, *watch, **slurm)[0] == 2
+        files = sorted(report.parent.iterdir())
+        assert [file.name for file in files] == ["report.0.json", "report.1.json"]
+        merge = [sys.executable, "-m", "d2lpar", "merge", *files]
+        said = subprocess.run(merge, capture_output=True, text=True, check=True).stderr
+        assert "--- Process 0" in said
+        assert "--- Process 1" in said
+
+
 def test_a_slurm_without_its_programs_says_what_to_install(tmp_path):
     (tmp_path / "munged").write_text("#!/bin/sh\n")
     (tmp_path / "munged").chmod(0o755)
