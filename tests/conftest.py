@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 
 import jax
 import psutil
@@ -57,6 +58,27 @@ def script(tmp_path, monkeypatch):
         return path
 
     return write
+
+
+@pytest.fixture
+def left_of():
+    """A function that says which processes are still there when time is up; the dead are not."""
+
+    def is_alive(pid):
+        try:
+            return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return False
+
+    def left_of(pids, patience=20.0):
+        end = time.monotonic() + patience
+        while left := [pid for pid in pids if is_alive(pid)]:
+            if time.monotonic() > end:
+                return left
+            time.sleep(0.05)
+        return []
+
+    return left_of
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,6 +1,7 @@
 import functools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,7 +116,8 @@ def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):
 
 
 HANGS = """
-import time
+import subprocess, time
+print(subprocess.Popen(["setsid", "sleep", "600"]).pid)
 import jax, jax.numpy as jnp
 from jax.experimental import multihost_utils
 
@@ -126,25 +128,29 @@ time.sleep(600)
 """
 
 
-def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(script):
+def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(script, left_of):
     path = script(HANGS)
     command = [sys.executable, "-m", "d2lpar", "run", "--stalled-after", "2s", path]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    everything = ""
     with subprocess.Popen(command, **pipes) as running:
         for then in ("SIGUSR1", "SIGINT", None):
             said = []
             while not said or "has not come" not in said[-1]:
                 said.append(running.stdout.readline())
                 assert said[-1], "".join(said)
-            text = "".join(said)
-            assert f"{path}:8  multihost_utils.process_allgather(jnp.ones(3))" in text
+            everything += (text := "".join(said))
+            assert f"{path}:9  multihost_utils.process_allgather(jnp.ones(3))" in text
             assert "[1] sleeps for " in text
-            assert f"at {path}:9  time.sleep(600)" in text
+            assert f"at {path}:10  time.sleep(600)" in text
             assert said[-1] == "Process 1 has not come to what process 0 waits for.\n"
             if then:
                 running.send_signal(signal.Signals[then])
         assert running.stdout.read() == ""
     assert running.returncode == 130
+    daemons = {int(number) for number in re.findall(r"\] (\d+)$", everything, re.MULTILINE)}
+    assert len(daemons) == 2
+    assert not left_of(daemons)
 
 
 LATE = """

@@ -320,14 +320,14 @@ print(*[pid for both in workers.run(child) for pid in both], flush=True)
 """
 ENDS = {
     "the end of the program": ("", None),
-    "an error": ("1 / 0", None),
+    "SIGTERM": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGTERM),
     "Ctrl-C": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGINT),
     "kill -9": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGKILL),
 }
 
 
 @pytest.mark.parametrize(("last", "sent"), ENDS.values(), ids=ENDS)
-def test_no_process_is_left_after(last, sent):
+def test_no_process_is_left_after(last, sent, left_of):
     command = [sys.executable, "-c", PROGRAM + last, "2" if sent == signal.SIGKILL else "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as parent:
@@ -336,20 +336,3 @@ def test_no_process_is_left_after(last, sent):
         if sent:
             parent.send_signal(sent)
     assert not left_of(pids)
-
-
-def left_of(pids, patience=20.0):
-    """Return which processes are still there when time is up; those that are dead are not."""
-    end = time.monotonic() + patience
-    while left := [pid for pid in pids if is_alive(pid)]:
-        if time.monotonic() > end:
-            return left
-        time.sleep(0.05)
-    return []
-
-
-def is_alive(pid):
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
