@@ -73,6 +73,7 @@ class PeakMemory:
     inside. A thread therefore samples the probe while the block runs. What the C library keeps of
     an earlier block is given back before (`release_freed_memory`), so that the second of two blocks
     does not seem to need less than the first; a probe of your own does that itself, if it has to.
+    What happens only once, such as compiling, is the first block's: let the work run once before.
 
     Args:
         probe: Returns bytes; `host_memory` unless you give another one.

@@ -192,9 +192,9 @@ class Workers(RenamedAttributes):
     ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
 
-        Each call sends the function and the globals that it uses anew. What arrives is a new
-        function to `jax.jit`, so whatever it jits inside is compiled again: have the processes
-        `keep` a jitted function, and data, that are made once.
+        Each call sends the function and the globals that it uses anew, unless they are those of a
+        module that the processes import. What arrives is new to `jax.jit`, which compiles it again:
+        have the processes `keep` a jitted function, and data, that are to be made once.
 
         Args:
             function: Is sent to them, with the global variables that it uses, unless they have

@@ -194,6 +194,22 @@ def test_a_step_that_does_not_return_its_state_where_it_is_looked_for_is_refused
         step()
 
 
+def test_where_a_step_returns_its_state_is_found_at_the_first_call_so_that_later_ones_are_quick():
+    class Counted:
+        asked = 0
+
+        @property
+        def shape(self):
+            Counted.asked += 1
+            return ()
+
+    step = carried(lambda state: state, Counted())
+    step()
+    asked_at_first = Counted.asked
+    step()
+    assert Counted.asked == asked_at_first > 0
+
+
 def test_whatever_calls_again_and_again_can_call_a_carried_step():
     step = carried(descend, start(), jnp.ones(3))
     assert len(measure(step, repeats=6).total.samples) == 6

@@ -366,7 +366,7 @@ def test_results_that_lie_elsewhere_than_those_of_the_last_call_are_looked_at_ag
         return [FakeArray(clock, ready_at[device], device) for device in devices]
 
     window, times = InFlight(1), itertools.count(1)
-    for devices in ("aabb", "abbb", "bbbb", "abca", "abbb"):
+    for devices in ("aabb", "aaaa", "acab", "bbbb", "bcba"):
         for late in sorted(set(devices)):
             ready_at = {**dict.fromkeys(devices, 0), late: next(times)}
             window.submit(call, devices, ready_at)
