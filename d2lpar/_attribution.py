@@ -21,8 +21,7 @@ from d2lpar._stack import Place, Site, reads
 from d2lpar._watched import SEEN, Finding, Watched
 from d2lpar._windows import Look, Seen, Spans, Window, merged, overlap
 
-# Whoever rests there waits for a device: also in a call, for one that is late with what it has.
-_FOR_A_DEVICE = {"value", "barrier", "checks", "jax"}
+_FOR_A_DEVICE = {"value", "barrier", "checks"}
 _CHECKS = "each call waits for its results and looks at them"
 _SWITCHES = {
     "jax_debug_nans": _CHECKS,
@@ -231,6 +230,8 @@ class Account:
             calls = seen.sight.doing == "call"
             reads_it = calls and reads(seen.sight.deepest)
             waits |= rests and seen.sight.doing in _FOR_A_DEVICE
+            # A call itself may wait for what another process has not called yet.
+            waits |= rests and seen.sight.doing == "jax" and self._one_of_several
             waits |= self._synchronous and seen.worked and calls and not reads_it
             reading |= rests and reads_it
             computes |= seen.worked and reads_it  # NumPy has threads of its own.
