@@ -35,13 +35,19 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Print the machine and the versions here, or do what the command asks for."""
+    asked = _parser().parse_args()
+    sys.exit(asked.do(asked))
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="d2lpar",
         description="Say what JAX sees on this machine; or watch a script, or run it in several "
         "processes; or compare what was seen of them.",
     )
     parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
-    commands = parser.add_subparsers(dest="command", metavar="watch | run | merge")
+    parser.set_defaults(do=show)
+    commands = parser.add_subparsers(metavar="watch | run | merge")
     watching = commands.add_parser(
         "watch",
         help="run a script, and say which of its lines keep the device waiting",
@@ -80,6 +86,13 @@ def main() -> None:
         "--timeout", type=seconds, metavar="TIME", help="end them if they take longer"
     )
     running.add_argument(
+        "--stalled-after",
+        type=seconds,
+        metavar="TIME",
+        help="say at which line each process stands if nothing has moved for so long, for example "
+        "60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
+    )
+    running.add_argument(
         "--watch",
         action="store_true",
         help="watch each, and say which was late and at which of its lines",
@@ -90,106 +103,54 @@ def main() -> None:
         metavar="FILE",
         help="with --watch, write the report of each: FILE with its number before the suffix",
     )
-    running.add_argument(
-        "--stalled-after",
-        type=seconds,
-        metavar="TIME",
-        help="say at which line each process stands if nothing has moved for so long, for example "
-        "60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
-    )
-    comparing = commands.add_parser(
-        "merge",
-        help="say which process was late, from the reports of all",
-        description="Say which of several processes was late and at which of its lines, from the "
-        "files that `watch --json` has written of each, for example under mpirun or srun.",
-    )
-    comparing.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
-    for command in (watching, running):
+    for command, do in ((watching, watch), (running, run)):
         command.add_argument(
             "-m", dest="module", action="store_true", help="the script is a module, as for Python"
         )
         command.add_argument("script", help="a file; with -m, a module such as package.train")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
-    asked = parser.parse_args()
+        command.set_defaults(do=do, refuse=command.error)
+    merging = commands.add_parser(
+        "merge",
+        help="say which process was late, from the reports of all",
+        description="Say which of several processes was late and at which of its lines, from the "
+        "files that `watch --json` has written of each, for example under mpirun or srun.",
+    )
+    merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
+    merging.set_defaults(do=lambda asked: merge(asked.files))
+    return parser
+
+
+def show(asked: argparse.Namespace) -> None:
+    """Print the version, or the machine and the packages here."""
     if asked.version:
         print(f"d2lpar {version('d2lpar')}")
         return
-    if asked.command is None:
-        from d2lpar._devices import this_machine, versions
+    from d2lpar._devices import this_machine, versions
 
-        rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
-        for name, value in rows.items():
-            print(f"{name:<12}{value}")
-        return
-    if asked.command == "merge":
-        sys.exit(merge(asked.files))
-    if not asked.module and not Path(asked.script).is_file():
-        commands.choices[asked.command].error(f"there is no script {asked.script!r}")
-    script = Script(asked.script, asked.module, asked.arguments)
-    if asked.json and not os.access(asked.json.parent, os.W_OK):
-        missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
-        commands.choices[asked.command].error(
-            f"{missing} folder {str(asked.json.parent)!r} for the report"
-        )
-    if asked.json and asked.json.is_dir():
-        commands.choices[asked.command].error(
-            f"{str(asked.json)!r} is a folder, and no file for the report"
-        )
-    if asked.command == "run":
-        if asked.json and not asked.watch:
-            running.error("--json needs --watch: it writes what that has seen")
-        sys.exit(run_in_processes(script, asked))
+    rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
+    for name, value in rows.items():
+        print(f"{name:<12}{value}")
+
+
+def watch(asked: argparse.Namespace) -> int:
+    """Run a script in this process, and say which of its lines keep the device waiting."""
     from d2lpar._reports import of_process, process_number
 
+    script = _script(asked)
     if asked.json and (number := process_number()) is not None:
         asked.json = of_process(asked.json, number)
-    sys.exit(watch_script(script, Report(asked.json, asked.fail_over, asked.after)))
+    return run_and_report(script, Report(asked.json, asked.fail_over, asked.after))
 
 
-def watch_script(script: "Script", report: "Report | None") -> int:
-    """Run a script in this process to the end of its threads, report, and return its status."""
-    if report:
-        report.begin()
-    status = script.run()
-    with suppress(KeyboardInterrupt):
-        threading._shutdown()  # Python waits for the threads of a program before it ends.
-    return report.end(status) if report else status
-
-
-def run_in_worker(script: "Script", json: Path | None) -> None:
-    """Run a script in one of several processes, watched if there is a file; exit as it does."""
-    from d2lpar._reports import of_process
-
-    number = int(os.environ["RANK"])
-    report = Report(of_process(json, number), prints=False) if json else None
-    if status := watch_script(script, report):
-        sys.exit(status)
-    if distributed := sys.modules.get("jax._src.distributed"):
-        distributed.shutdown = lambda: None  # It waits for the others, which wait for nobody here.
-    atexit._run_exitfuncs()
-
-
-def merge(files: Sequence[Path]) -> int | str:
-    """Say on standard error which process was late, and what was seen of each."""
-    from d2lpar._reports import compared
-    from d2lpar._watched import Watched
-
-    reports = {}
-    for place, file in enumerate(files):
-        number = re.search(r"\.(\d+)\.[^.]*$", file.name)
-        try:
-            reports[int(number[1]) if number else place] = Watched.from_json(file.read_text())
-        except (OSError, ValueError) as error:
-            return f"{file}: {error}"
-    print(f"\n{compared(reports)}", file=sys.stderr)
-    return 0
-
-
-def run_in_processes(script: "Script", asked: argparse.Namespace) -> int | str:
+def run(asked: argparse.Namespace) -> int | str:
     """Run a script in several processes, and return the exit status, or what went wrong."""
     from d2lpar._reports import of_process
     from d2lpar._workers import Workers
 
+    script = _script(asked)
+    if asked.json and not asked.watch:
+        asked.refuse("--json needs --watch: it writes what that has seen")
     options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False, "devices": None}
     limits = {"timeout": asked.timeout, "stalled_after": asked.stalled_after}
     with tempfile.TemporaryDirectory() as folder:
@@ -212,6 +173,60 @@ def run_in_processes(script: "Script", asked: argparse.Namespace) -> int | str:
         if written := [file for file in files if file.exists()]:
             merge(written)
     return ended
+
+
+def _script(asked: argparse.Namespace) -> "Script":
+    """Return the script, or refuse what cannot be run, or reported of."""
+    if not asked.module and not Path(asked.script).is_file():
+        asked.refuse(f"there is no script {asked.script!r}")
+    if asked.json and not os.access(asked.json.parent, os.W_OK):
+        missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
+        asked.refuse(f"{missing} folder {str(asked.json.parent)!r} for the report")
+    if asked.json and asked.json.is_dir():
+        asked.refuse(f"{str(asked.json)!r} is a folder, and no file for the report")
+    return Script(asked.script, asked.module, asked.arguments)
+
+
+def run_and_report(script: "Script", report: "Report | None") -> int:
+    """Run a script in this process to the end of its threads, report, and return its status."""
+    if report:
+        report.begin()
+    status = script.run()
+    with suppress(KeyboardInterrupt):
+        threading._shutdown()  # Python waits for the threads of a program before it ends.
+    return report.end(status) if report else status
+
+
+def run_in_worker(script: "Script", json: Path | None) -> None:
+    """Run a script in one of several processes, watched if there is a file; exit as it does."""
+    from d2lpar._reports import of_process
+
+    number = int(os.environ["RANK"])
+    report = Report(of_process(json, number), prints=False) if json else None
+    if status := run_and_report(script, report):
+        sys.exit(status)
+    if distributed := sys.modules.get("jax._src.distributed"):
+        distributed.shutdown = lambda: None  # It waits for the others, which wait for nobody here.
+    atexit._run_exitfuncs()
+
+
+def merge(files: Sequence[Path]) -> int | str:
+    """Say on standard error which process was late, and what was seen of each."""
+    from d2lpar._reports import compared
+    from d2lpar._watched import Watched
+
+    reports = {}
+    for place, file in enumerate(files):
+        found = re.search(r"\.(\d+)\.[^.]*$", file.name)
+        number = int(found[1]) if found else place
+        if number in reports:
+            return f"{file}: there is another report of process {number}."
+        try:
+            reports[number] = Watched.from_json(file.read_text())
+        except (OSError, ValueError) as error:
+            return f"{file}: {error}"
+    print(f"\n{compared(reports)}", file=sys.stderr)
+    return 0
 
 
 def share(given: str) -> float:

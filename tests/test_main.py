@@ -9,7 +9,7 @@ import sys
 import jax
 import pytest
 
-from d2lpar import __version__, num_gpus, usable_cores
+from d2lpar import Watched, __version__, num_gpus, usable_cores
 from d2lpar.__main__ import main
 from d2lpar._devices import this_machine
 from d2lpar._format import plural
@@ -42,9 +42,8 @@ def test_what_it_does_not_know_is_answered_with_how_it_is_used(argument, monkeyp
     assert err.startswith("usage: d2lpar")
 
 
-def test_it_says_its_version(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["d2lpar", "--version"])
-    main()
+def test_it_says_its_version(capsys):
+    assert main_with("--version") is None
     assert capsys.readouterr().out == f"d2lpar {__version__}\n"
 
 
@@ -186,6 +185,13 @@ def test_merge_says_which_file_is_no_report(script):
     path = script("print()")
     assert main_with("merge", path).startswith(f"{path}: This is no report of watch")
     assert "No such file" in main_with("merge", "nothing.json")
+
+
+def test_merge_loses_no_report(tmp_path):
+    files = [tmp_path / name for name in ("old.1.json", "new.1.json")]
+    for file in files:
+        file.write_text(Watched().to_json())
+    assert "another report of process 1" in main_with("merge", *files)
 
 
 def test_run_writes_no_report_of_what_it_does_not_watch(run, script, capsys):
