@@ -9,6 +9,7 @@ import ast
 import atexit
 import builtins
 import fcntl
+import gc
 import importlib.util
 import os
 import re
@@ -159,12 +160,20 @@ def run(asked: argparse.Namespace) -> int | str:
         for file in files:
             file.unlink(missing_ok=True)  # Of an earlier run.
         ended: int | str = 0
+        workers = None
+
+        def say_where(*_: object) -> None:
+            said = workers.diagnose() if workers else "The processes are being started."
+            print(said, file=sys.stderr, flush=True)
+
+        def say_where_and_end(*_: object) -> None:
+            say_where()
+            sys.exit(128 + signal.SIGTERM)
+
+        signal.signal(signal.SIGUSR1, say_where)
+        signal.signal(signal.SIGTERM, say_where_and_end)
         try:
             with Workers(asked.processes, **options) as workers:
-                signal.signal(
-                    signal.SIGUSR1,
-                    lambda *_: print(workers.diagnose(), file=sys.stderr, flush=True),
-                )
                 workers.run(run_in_worker, script, json, **limits)
         except (D2lparError, ImportError, ValueError) as error:
             ended = str(error)
@@ -203,11 +212,18 @@ def run_in_worker(script: "Script", json: Path | None) -> None:
 
     number = int(os.environ["RANK"])
     report = Report(of_process(json, number), prints=False) if json else None
-    if status := run_and_report(script, report):
+    status = run_and_report(script, report)
+    # A worker never ends by itself. After a failure, JAX would wait for what can never be done.
+    if not status:
+        if distributed := sys.modules.get("jax._src.distributed"):
+            distributed.shutdown = lambda: (
+                None
+            )  # It waits for the others; these go on all the same.
+        atexit._run_exitfuncs()
+    vars(sys.modules["__main__"]).clear()  # Which closes the files that are open.
+    gc.collect()
+    if status:
         sys.exit(status)
-    if distributed := sys.modules.get("jax._src.distributed"):
-        distributed.shutdown = lambda: None  # It waits for the others, which wait for nobody here.
-    atexit._run_exitfuncs()
 
 
 def merge(files: Sequence[Path]) -> int | str:

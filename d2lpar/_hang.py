@@ -13,8 +13,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._format import format_seconds
@@ -31,7 +32,7 @@ _STILL = 1.0  # Seconds at one place after which a call is told to wait.
 # Seconds of processor time between two looks. Who waits uses less: JAX wakes up five times a
 # second, for 20 us, to see whether there was a signal.
 _NONE_USED = 1e-4
-_OF_JAX = ("value", "barrier", "compiles", "checks")
+_OF_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
 _DOING = {
     "value": "waits for a value",
     "barrier": "waits at a barrier",
@@ -40,7 +41,9 @@ _DOING = {
     "compiles": "compiles",
     "callback": "runs a callback of the device",
     "checks": "waits while JAX checks the results",
-    "dispatches": "is in a call that dispatches",
+    "jax": "is in a call of JAX",
+    "puts": "copies to a device",
+    "perhaps jax": "is in a call, perhaps of JAX,",
     "call": "is in a call",
 }
 
@@ -96,6 +99,7 @@ class Recorder:
         self._seen: dict[int, tuple[Sight, float, float]] = {}
         self._in_jax: list[Any] | None = None
         self._leading = {threading.main_thread().ident}
+        self._cores: deque[tuple[float, float]] = deque(maxlen=round(_STILL / LOOK))
 
     def start(self) -> None:
         """Look from now on, until the process ends."""
@@ -120,15 +124,17 @@ class Recorder:
             if before.at != sight.at or used - used_before > _NONE_USED:
                 since = now
             seen[ident] = sight, since, used
-            dispatches = may_dispatch(sight, frame.f_globals)
-            if dispatches or sight.doing in _OF_JAX:
+            doing = sight.doing
+            if doing == "call" and may_dispatch(sight, frame.f_globals):
+                doing = "perhaps jax" if _may_wait_in_xla(named.get(ident)) else "call"
+            if doing in _OF_JAX:
                 self._leading.add(ident)
                 self._in_jax = [now, _written(sight.site)]
             threads.append(
                 {
                     "name": named[ident].name if ident in named else "a thread of XLA",
                     "leads": ident in self._leading,
-                    "doing": "dispatches" if dispatches else sight.doing,
+                    "doing": doing,
                     "since": since,
                     "at": _written(sight.site),
                     "callers": [_written(caller) for caller in sight.callers],
@@ -136,11 +142,27 @@ class Recorder:
             )
         self._seen = seen
         threads.sort(key=lambda thread: thread["name"] != "MainThread")
-        self._board.write({"looked": now, "threads": threads, "in_jax": self._in_jax})
+        self._cores.append((now, time.process_time()))
+        (then, before), (_, used) = self._cores[0], self._cores[-1]
+        cores = (used - before) / max(now - then, LOOK)
+        state = {"looked": now, "threads": threads, "in_jax": self._in_jax, "cores": cores}
+        self._board.write(state)
 
 
 def _written(site: Site) -> list[Any]:
     return [site.code.co_filename, site.place.line, site.place.code[:200]]
+
+
+def _may_wait_in_xla(thread: threading.Thread | None) -> bool:
+    """Return whether a thread that waits may do so in XLA, which waits for nothing but threads.
+
+    Linux tells in which of its functions a thread waits, where it may be asked.
+    """
+    try:
+        at = Path(f"/proc/self/task/{thread.native_id}/wchan").read_text()
+    except (AttributeError, OSError):
+        return True
+    return at in ("", "0") or "futex" in at
 
 
 class Process(NamedTuple):
@@ -185,9 +207,10 @@ class Process(NamedTuple):
 
 
 def _waits(thread: dict[str, Any], now: float) -> bool:
+    if thread["doing"] in ("value", "barrier"):
+        return True
     # A call of JAX may wait as well, for room in a queue or for what it computes before.
-    still = now - thread["since"] >= _STILL
-    return thread["doing"] in ("value", "barrier") or (still and thread["doing"] == "dispatches")
+    return now - thread["since"] >= _STILL and thread["doing"] in ("jax", "puts", "perhaps jax")
 
 
 def diagnosis(processes: Sequence[Process], now: float) -> str:
@@ -197,6 +220,8 @@ def diagnosis(processes: Sequence[Process], now: float) -> str:
         processes: All of them.
         now: Seconds, of the clock of their recorders.
     """
+    if not processes:
+        return "They have ended."
     lines = []
     for process in processes:
         first, *more = _standing(process, now)
@@ -227,15 +252,15 @@ def _standing(process: Process, now: float) -> Iterator[str]:
         when, at = state["in_jax"]
         if at not in [thread["at"] for thread in state["threads"]]:
             yield f"was last seen in JAX {_ago(when, now)} ago at {_line(at)}"
+    if state and state["cores"] >= 0.2 and not (lost or process.fate):
+        yield f"uses {state['cores']:.1f} CPU cores"
     if process.printed:
         yield f"printed last: {process.printed}"
 
 
 def _doing(thread: dict[str, Any], now: float) -> str:
     still = now - thread["since"] >= _STILL
-    words = _DOING.get(thread["doing"], "runs")
-    if still and thread["doing"] == "dispatches":
-        words = "waits in a call that dispatches"
+    words = _DOING.get(thread["doing"], "stands" if still else "runs")
     return f"{words} for {_ago(thread['since'], now)}" if still else words
 
 
@@ -256,25 +281,33 @@ def _line(at: list[Any]) -> str:
 def _verdict(processes: Sequence[Process], now: float) -> str:
     waiting = [process for process in processes if process.waits(now)]
     others = [process for process in processes if process not in waiting]
+    if not waiting and not any(process.state and process.state["threads"] for process in others):
+        return "Nothing is known of what they wait for: none is seen at a line of the program."
     if not waiting:
-        return "None of them waits for a device, so none waits for another process by JAX."
+        return "None of them is seen to wait for a device, or for another process by JAX."
     if others:
-        absent, present = _numbers(others), _numbers(waiting)
         have, wait = ("has", "have")[len(others) > 1], ("waits", "wait")[len(waiting) > 1]
-        return f"{absent} {have} not come to what {present.lower()} {wait} for."
-    places = Counter(_waits_at(process, now) for process in waiting)
+        there = numbers(process.number for process in waiting).lower()
+        absent = numbers(process.number for process in others)
+        return f"{absent} {have} not come to what {there} {wait} for."
     if len(processes) == 1:
         return "It waits for its device."
+    places: dict[str, list[int]] = {}
+    for process in waiting:
+        places.setdefault(_waits_at(process, now), []).append(process.number)
     if len(places) == 1:
         return (
             "All wait at the same line: one of them may be a turn behind, or ahead; or what they "
             "wait for takes that long."
         )
-    rarest = places.most_common()[-1][0]
-    who = [process for process in waiting if _waits_at(process, now) == rarest]
+    # Those that most are at need no mention.
+    rare = sorted(places.items(), key=lambda item: len(item[1]))
+    if len(rare[0][1]) < len(rare[-1][1]):
+        rare = rare[:-1]
+    each = "; ".join(f"{numbers(there).lower()} at {place}" for place, there in rare)
     return (
-        f"All wait, but not at the same line: {_numbers(who).lower()} at {rarest}. Somebody has "
-        "left out, or done once more, what all have to do together."
+        f"All wait, but not at the same line: {each}. Somebody has left out, or done once more, "
+        "what all have to do together; or one of them computes by itself, and takes long."
     )
 
 
@@ -282,7 +315,12 @@ def _waits_at(process: Process, now: float) -> str:
     return next(str(_place(t["at"])) for t in process.state["threads"] if _waits(t, now))
 
 
-def _numbers(processes: Sequence[Process]) -> str:
-    """Return, for example, "Processes 0, 2 and 3"."""
-    *most, last = [str(process.number) for process in processes]
-    return f"Process{'es' if most else ''} {', '.join(most)}{' and ' if most else ''}{last}"
+def numbers(processes: Iterable[int]) -> str:
+    """Return the processes in words.
+
+    Example:
+        >>> numbers([0, 2, 3]), numbers([1])
+        ('Processes 0, 2 and 3', 'Process 1')
+    """
+    *most, last = map(str, processes)
+    return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"

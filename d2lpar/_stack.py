@@ -10,6 +10,7 @@ are not, since to ask for those of a running function can change them (Python 3.
 import ast
 import builtins
 import functools
+import inspect
 import itertools
 import linecache
 import os
@@ -210,14 +211,21 @@ def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:
 
 
 def _whose(called: str, names: dict[str, Any]) -> str:
-    """Return whose function is called by this name; "" if it is a local variable's.
+    """Return whose function is called by this name; "" if that is not known.
 
-    Of a jitted function there is no frame, once it has been compiled.
+    Of a jitted function there is no frame, once it has been compiled. Global variables can be
+    looked up, and their attributes without running anything; a local variable may be anything.
     """
-    root = re.split(r"\W", called)[0]
+    root, *attributes = called.split(".")
     found = names.get(root, getattr(builtins, root, None))
-    of = found.__name__ if isinstance(found, ModuleType) else type(found).__module__
-    return "" if found is None else of.split(".")[0].replace("jaxlib", "jax")
+    for attribute in attributes:
+        if isinstance(found, ModuleType) and found.__name__.startswith("jax"):
+            return "jax"
+        found = inspect.getattr_static(found, attribute, None)
+    while isinstance(found, functools.partial):
+        found = found.func
+    of = type(found).__module__.split(".")[0].replace("jaxlib", "jax")
+    return "" if found is None else of
 
 
 def may_dispatch(sight: Sight, names: dict[str, Any]) -> bool:
@@ -230,7 +238,9 @@ def may_dispatch(sight: Sight, names: dict[str, Any]) -> bool:
     if sight.doing != "call":
         return sight.doing in ("jax", "puts")
     called = sight.deepest.calls()
-    return called is not None and not reads(sight.deepest) and not _whose(called, names)
+    if called is None or reads(sight.deepest) or sight.deepest.owner == "stdlib":
+        return False
+    return not _whose(called, names)
 
 
 def reads(site: Site) -> bool:

@@ -53,7 +53,7 @@ def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None
             with suppress(Exception):
                 from d2lpar._workers import COOKIE, end_all_with
 
-                end_all_with(os.environ[COOKIE])
+                end_all_with(os.environ[COOKIE], [os.getpid()])
             os.killpg(0, signal.SIGKILL)
 
 

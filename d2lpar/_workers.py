@@ -35,7 +35,7 @@ import threading
 import time
 import weakref
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ from d2lpar._errors import (
     require_seconds,
 )
 from d2lpar._format import format_seconds, plural
-from d2lpar._hang import Board, Process, diagnosis
+from d2lpar._hang import Board, Process, diagnosis, numbers
 
 GRACE = 5.0
 """Seconds that the others have left when one has failed; they may be waiting for it for ever."""
@@ -253,7 +253,7 @@ class Workers(RenamedAttributes):
             >>> with Workers(1) as workers:
             ...     print(workers.diagnose())
             [0] has ended
-            None of them waits for a device, so none waits for another process by JAX.
+            Nothing is known of what they wait for: none is seen at a line of the program.
         """
         return diagnosis(
             [worker.where(self._answers) for worker in self._workers], time.monotonic()
@@ -332,11 +332,15 @@ class Workers(RenamedAttributes):
         failed = any(isinstance(answer, WorkerError) for answer in answers.values())
         silent = [worker for worker in self._workers if worker.number not in answers]
         where = self.diagnose() if silent and not failed else ""
+        who = numbers(worker.number for worker in silent) if silent else ""
+        late = (
+            f"{who} {('has', 'have')[len(silent) > 1]} not ended after {timeout or 0:g} s.\n{where}"
+        )
         for worker in silent:
             answers[worker.number] = (
                 worker.error("had to be ended, as it went on waiting for one that has failed")
                 if failed
-                else worker.error(f"has not answered after {timeout:g} s.\n{where}", said=False)
+                else WorkerError(late, worker.number, 2)
             )
         if silent or not all(worker.alive for worker in self._workers):
             self.close()
@@ -500,40 +504,51 @@ def _end(workers: list[_Worker], owner: int, cookie: str) -> None:
     """End the processes and what they have started; they have nothing that has not been sent."""
     if os.getpid() != owner:  # A forked child ends, and has copies of the objects of its parent.
         return
-    for worker in workers:
-        with suppress(ProcessLookupError):
-            os.killpg(worker.process.pid, signal.SIGKILL)
-    for worker in workers:
-        worker.process.wait()
-        worker.close()
-    if workers:
-        end_all_with(cookie)
-    workers.clear()
+    interrupted = None
+    while workers:
+        try:
+            end_all_with(cookie, [worker.process.pid for worker in workers if worker.alive])
+            for worker in workers:
+                with suppress(ProcessLookupError):
+                    os.killpg(worker.process.pid, signal.SIGKILL)
+                worker.process.wait()
+                worker.close()
+            workers.clear()
+        except KeyboardInterrupt as error:  # Who presses Ctrl-C twice wants them to end as well.
+            interrupted = error
+    if interrupted:
+        raise interrupted
 
 
-def end_all_with(cookie: str) -> None:
-    """End all processes that have this cookie in their environment, but this one.
+def end_all_with(cookie: str, pids: Sequence[int]) -> None:
+    """End processes and all that they have started, but not this one.
 
-    Some may have a session of their own, and no parent any more. Workers come last: two that end
-    what is left do not end each other before.
+    These are known by their parents, and by the cookie in their environment: some have a session of
+    their own, and no parent any more. The youngest are ended first, and none is waited for before
+    all are: so of two that do this, none ends the other before what is left.
     """
-    for workers_too in (False, True):
-        for _ in range(9):  # They may start further ones meanwhile.
-            if not (found := _processes_with(cookie, workers_too)):
-                break
-            for process in found:
-                with suppress(psutil.Error):
-                    process.kill()
-                    process.wait(1)
+    for _ in range(9):  # They may start further ones meanwhile.
+        found = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):  # It is another user's, or has ended.
+                if process.pid in pids or process.environ().get(COOKIE) == cookie:
+                    found.add(process)
+        for process in [*found]:
+            with suppress(psutil.Error):
+                found |= {*process.children(recursive=True)}
+        found = {process for process in found if process.pid != os.getpid() and _lives(process)}
+        if not found:
+            break
+        for process in sorted(found, key=lambda process: process.create_time(), reverse=True):
+            with suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(found, 0.2)
 
 
-def _processes_with(cookie: str, workers_too: bool) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):  # It is another user's, or has ended.
-            if process.pid != os.getpid() and process.environ().get(COOKIE) == cookie:
-                found.append((process, "d2lpar._worker" in process.cmdline()))
-    return [process for process, is_worker in found if workers_too or not is_worker]
+def _lives(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):
+        return process.status() != psutil.STATUS_ZOMBIE
+    return False
 
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:

@@ -20,8 +20,8 @@ def thread(doing, line=1, since=NOW - 9, **more):
     return own | {"doing": doing, "at": at(line), "since": since} | more
 
 
-def process(number, *threads, looked=NOW, in_jax=None, **more):
-    state = {"looked": looked, "threads": threads, "in_jax": in_jax}
+def process(number, *threads, looked=NOW, in_jax=None, cores=0.0, **more):
+    state = {"looked": looked, "threads": threads, "in_jax": in_jax, "cores": cores}
     return Process(number, state, **more)
 
 
@@ -113,7 +113,7 @@ def test_who_does_not_wait_has_not_come():
 
 
 def test_a_call_that_does_not_return_waits_as_well():
-    enters, stands = thread("dispatches", since=NOW - 0.1), thread("dispatches")
+    enters, stands = thread("jax", since=NOW - 0.1), thread("perhaps jax")
     assert verdict(process(0, enters), process(1, stands)) == (
         "Process 0 has not come to what process 1 waits for."
     )
@@ -121,8 +121,13 @@ def test_a_call_that_does_not_return_waits_as_well():
 
 def test_who_waits_at_another_line_than_most_is_named():
     said = verdict(*(process(n, thread("value", line=7 if n == 2 else 5)) for n in range(4)))
-    assert "process 2 at train.py:7" in said
-    assert "left out, or done once more" in said
+    assert "line: process 2 at train.py:7. Somebody has left out" in said
+
+
+def test_of_two_that_wait_at_different_lines_both_are_named():
+    said = verdict(*(process(n, thread("value", line=n)) for n in range(2)))
+    assert "line: process 0 at train.py:0; process 1 at train.py:1. Somebody" in said
+    assert said.endswith("or one of them computes by itself, and takes long.")
 
 
 def test_who_waits_at_the_same_line_may_be_a_turn_behind():
@@ -131,8 +136,10 @@ def test_who_waits_at_the_same_line_may_be_a_turn_behind():
 
 def test_where_nobody_waits_for_a_device_nobody_is_accused():
     assert verdict(process(0, thread("sleeps")), process(1)) == (
-        "None of them waits for a device, so none waits for another process by JAX."
+        "None of them is seen to wait for a device, or for another process by JAX."
     )
+    assert verdict(process(0), Process(1)).startswith("Nothing is known")
+    assert verdict() == "They have ended."
 
 
 def test_a_process_that_looks_no_more_cannot_be_asked_and_its_last_line_is_told():
@@ -146,11 +153,12 @@ def test_a_process_that_looks_no_more_cannot_be_asked_and_its_last_line_is_told(
 def test_each_process_is_told_with_what_it_does_for_how_long_and_who_called_it():
     ended = process(1, in_jax=[NOW - 2, at(8)], fate="has ended", printed="done")
     loader = thread("locks", line=9, name="loader", leads=False)
-    busy = process(0, thread("value", line=5, callers=[at(6), at(7)]), loader)
+    busy = process(0, thread("value", line=5, callers=[at(6), at(7)]), loader, cores=1.04)
     assert diagnosis([busy, ended, Process(2)], NOW).splitlines()[:-1] == [
         "[0] waits for a value for 9 s at train.py:5  line 5",
         "    called from train.py:6, train.py:7",
         "    in loader: waits for another thread or process for 9 s at train.py:9  line 9",
+        "    uses 1.0 CPU cores",
         "[1] has ended",
         "    was last seen in JAX 2 s ago at train.py:8  line 8",
         "    printed last: done",

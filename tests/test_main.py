@@ -82,9 +82,10 @@ def main_with(*arguments):
 @pytest.fixture
 def run():
     """A function that runs `d2lpar run` here, and returns with what it ends."""
-    signal_before = signal.getsignal(signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
     yield functools.partial(main_with, "run")
-    signal.signal(signal.SIGUSR1, signal_before)
+    for number, handler in before.items():
+        signal.signal(number, handler)
 
 
 def test_run_joins_the_processes_of_a_script_as_it_is_and_shows_what_they_print(
@@ -199,14 +200,20 @@ def test_run_writes_no_report_of_what_it_does_not_watch(run, script, capsys):
     assert "--json needs --watch" in capsys.readouterr().err
 
 
-def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(script, run, capfd):
-    program = """
+def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(
+    script, run, monkeypatch, capfd
+):
+    path = script("""
 import atexit, threading, time
 atexit.register(print, "at exit")
 threading.Thread(target=lambda: time.sleep(0.3) or print("a thread")).start()
-"""
-    assert run("-n", 1, script(program)) == 0
+log = open("log", "w")
+log.write("not flushed")
+""")
+    monkeypatch.chdir(path.parent)
+    assert run("-n", 1, path) == 0
     assert capfd.readouterr().out.splitlines() == ["[0] a thread", "[0] at exit"]
+    assert (path.parent / "log").read_text() == "not flushed"
 
 
 def test_run_refuses_a_script_that_is_not_there(run, capsys):

@@ -1,7 +1,8 @@
+import functools
 import sys
 import threading
 import time
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import jax
 import numpy as np
@@ -103,6 +104,10 @@ step = jax.jit(lambda x: x + 1)
     [
         ("step(x)", "jax", True),  # A global variable that is of JAX.
         ("jnp.dot(x, x)", "jax", True),
+        ("model.step(x)", "jax", True),  # Of a module, or of an object.
+        ("trainer.step(x)", "jax", True),
+        ("with_rate(x)", "jax", True),  # A functools.partial.
+        ("steps[0](x)", "call", True),  # Any name that cannot be looked up.
         ("train_step(x)", "call", True),  # A local variable may be anything.
         ("time.sleep(1)", "sleeps", False),
         ("print(x)", "call", False),
@@ -115,6 +120,8 @@ def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
 ):
     monkeypatch.setattr(_stack, "_source_of", lambda file, line: call)
     names = {"step": step, "jnp": jax.numpy, "time": time}
+    names |= {"model": ModuleType("model"), "trainer": SimpleNamespace(step=step)}
+    names["model"].step, names["with_rate"] = step, functools.partial(step)
     code = compile(call, "/home/me/train.py", "eval")
     # What its call is at: the last instruction with the position of all of it.
     last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]
