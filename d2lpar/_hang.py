@@ -1,10 +1,11 @@
 """Where each process of a run stands: what a program that hangs does not say by itself.
 
-How it works. In each process a thread looks at the others fifty times a second, and writes where
-they stand into memory that it shares with the process that has started it. Nobody has to answer
-when that is read. So it also tells where a process was when it was stopped, or when something in
-C++ began to keep Python's lock: what is written there is old then. Who has not come to what the
-others wait for is whoever does not wait while they do.
+How it works. In each process a thread looks at the other threads of that process, fifty times a
+second, and writes where they stand into memory that it shares with the process that has started it.
+Nobody has to answer when that is read. So it also tells where a process was when it was stopped, or
+when something in C++ began to keep the GIL: what is written there is old then. The verdict is an
+inference. It takes for granted that whoever waits in JAX waits for the others, so the one that does
+not wait is missing; one that waits for a long computation of its own looks the same.
 """
 
 import json
@@ -34,17 +35,17 @@ _STILL = 1.0  # Seconds at one place after which a call is told to wait.
 _NONE_USED = 1e-4
 _OF_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
 _DOING = {
-    "value": "waits for a value",
-    "barrier": "waits at a barrier",
-    "sleeps": "sleeps",
-    "locks": "waits for another thread or process",
-    "compiles": "compiles",
-    "callback": "runs a callback of the device",
-    "checks": "waits while JAX checks the results",
-    "jax": "is in a call of JAX",
-    "puts": "copies to a device",
-    "perhaps jax": "is in a call, perhaps of JAX,",
-    "call": "is in a call",
+    "value": "waiting for a value",
+    "barrier": "waiting at a barrier",
+    "sleeps": "sleeping",
+    "locks": "waiting for another thread or process",
+    "compiles": "compiling",
+    "callback": "in a callback of the device",
+    "checks": "waiting while JAX checks the results",
+    "jax": "in a JAX call",
+    "puts": "copying to a device",
+    "perhaps jax": "in a call, perhaps of JAX,",
+    "call": "in a call",
 }
 
 
@@ -171,7 +172,7 @@ class Process(NamedTuple):
     Attributes:
         number: Which.
         state: What its recorder has written last.
-        fate: Why it does nothing more, in words, as `"has ended"`; "" if it goes on.
+        fate: Why it does nothing more, in words, as `"has finished"`; "" if it goes on.
         printed: The last line that it has printed.
     """
 
@@ -214,7 +215,7 @@ def _waits(thread: dict[str, Any], now: float) -> bool:
 
 
 def diagnosis(processes: Sequence[Process], now: float) -> str:
-    """Return where each process stands, and who has not come to what the others wait for.
+    """Return where each process stands, and who has not reached what the others are waiting for.
 
     Args:
         processes: All of them.
@@ -234,33 +235,33 @@ def _standing(process: Process, now: float) -> Iterator[str]:
     if process.fate:
         yield f"{process.fate}"
     elif state is None:
-        yield "has not begun"
+        yield "not begun"
     elif lost:
         yield (
             f"cannot be asked: Python has not run there for {_ago(state['looked'], now)}; "
-            "something in C++ keeps its lock, or it gets no core"
+            "something in C++ keeps the GIL, or it gets no core"
         )
     elif not state["threads"]:
-        yield "is at no line of the program"
+        yield "at no line of the program"
     for thread in state["threads"] if state else ():
         whose = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
-        doing = "was last seen" if lost or process.fate else _doing(thread, now)
+        doing = "last seen" if lost or process.fate else _doing(thread, now)
         yield f"{whose}{doing} at {_line(thread['at'])}"
         if thread["callers"]:
             yield f"called from {', '.join(str(_place(at)) for at in thread['callers'])}"
     if state and state["in_jax"]:
         when, at = state["in_jax"]
         if at not in [thread["at"] for thread in state["threads"]]:
-            yield f"was last seen in JAX {_ago(when, now)} ago at {_line(at)}"
+            yield f"last seen in JAX {_ago(when, now)} ago at {_line(at)}"
     if state and state["cores"] >= 0.2 and not (lost or process.fate):
-        yield f"uses {state['cores']:.1f} CPU cores"
+        yield f"using {state['cores']:.1f} CPU cores"
     if process.printed:
-        yield f"printed last: {process.printed}"
+        yield f"last printed: {process.printed}"
 
 
 def _doing(thread: dict[str, Any], now: float) -> str:
     still = now - thread["since"] >= _STILL
-    words = _DOING.get(thread["doing"], "stands" if still else "runs")
+    words = _DOING.get(thread["doing"], "standing still" if still else "running")
     return f"{words} for {_ago(thread['since'], now)}" if still else words
 
 
@@ -282,14 +283,14 @@ def _verdict(processes: Sequence[Process], now: float) -> str:
     waiting = [process for process in processes if process.waits(now)]
     others = [process for process in processes if process not in waiting]
     if not waiting and not any(process.state and process.state["threads"] for process in others):
-        return "Nothing is known of what they wait for: none is seen at a line of the program."
+        return "Nothing can be said: none of them is seen at a line of the program."
     if not waiting:
         return "None of them is seen to wait for a device, or for another process by JAX."
     if others:
-        have, wait = ("has", "have")[len(others) > 1], ("waits", "wait")[len(waiting) > 1]
+        have, are = ("has", "have")[len(others) > 1], ("is", "are")[len(waiting) > 1]
         there = numbers(process.number for process in waiting).lower()
         absent = numbers(process.number for process in others)
-        return f"{absent} {have} not come to what {there} {wait} for."
+        return f"{absent} {have} not reached what {there} {are} waiting for."
     if len(processes) == 1:
         return "It waits for its device."
     places: dict[str, list[int]] = {}

@@ -343,9 +343,9 @@ def carried(
 ) -> Callable[[], Any]:
     """Make of a step a function without arguments that hands its state from call to call.
 
-    So one can call it again and again, as `measure`, `compare` and `record_trace` do, even if it
-    donates its state (`donate_argnums=0`). The state is donated at the first call: make a copy
-    before, if it is needed elsewhere.
+    So `measure`, `compare`, `record_trace` and `InFlight` can call it again and again, each time on
+    the state of the call before, even if it donates that (`donate_argnums=0`). The state that you
+    pass is then gone after the first call: copy it before if you need it.
 
     Args:
         step: Takes the state first, and returns the new one, or a tuple whose first element it is.
@@ -359,8 +359,8 @@ def carried(
 
     Raises:
         TypeError: If `step` cannot be called.
-        ValueError: When it is called, if what `step` returns has neither itself nor as its first
-            element the tree structure and the shapes of the state.
+        ValueError: At the first call, if `step` returns neither a state of the same tree structure
+            and shapes, nor a tuple that begins with one.
 
     Example:
         >>> import jax, jax.numpy as jnp

@@ -1,10 +1,10 @@
 """Say which of several processes was late, and at which line, from what `watch` saw of each.
 
-How it works. What processes do together, such as an all-reduce, ends when all have come to it. So
-the device of one that is punctual is in that operator for as long as it waits for the others, and
-the one that is late spends the least time there. By how much more the others do is the time for
-which they waited for it, and where that one was meanwhile is in its own report. No clock of one
-machine is compared with that of another.
+How it works. A collective operation, such as an all-reduce, ends when all processes have reached
+it. So a punctual process spends the time for which it waits inside it, and the late one spends
+least there. The difference is how long the others waited, and the report of the late one says what
+it was doing. No clocks of two machines are compared. Processes that are late in turn all wait
+alike, and cannot be told from those that are never late.
 """
 
 import os
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from d2lpar._watched import Finding, Watched
 
+_WAITS = "Share of the time in collective operations, such as an all-reduce"
 _LATE = 0.05
 """The share of the time that others have to wait before a process is called late."""
 
@@ -67,34 +68,33 @@ def _late(reports: Mapping[int, Watched]) -> Iterator[str]:
         return
     late = min(waits, key=waits.get)
     others = {number: wait - waits[late] for number, wait in waits.items() if number != late}
-    each = ", ".join(f"{number} for {wait:.0%}" for number, wait in sorted(waits.items()))
-    if max(others.values()) < _LATE:
-        yield (
-            f"No process was late: all were about as long in what they do together ({each} of "
-            "the time)."
-        )
+    most = max(others.values())
+    each = ", ".join(f"process {number} {wait:.0%}" for number, wait in sorted(waits.items()))
+    if most < _LATE:
+        yield f"No process was late more than the others. {_WAITS}: {each}."
         return
-    yield (
-        f"Process {late} was late, and the others waited for it: for {max(others.values()):.0%} of "
-        f"the time. (In what they do together were {each}.)"
-    )
-    punctual = [reports[number] for number in others]
-    found = list(_own_losses(reports[late], punctual))
-    for finding, more in found[:3]:
+    who = f"process {min(others)} waited for it for"
+    if len(others) > 1:
+        who = "the others waited for it, for up to"
+    yield f"Process {late} was late: {who} {most:.0%} of the time."
+    yield f"{_WAITS}: {each}."
+    found = list(_own_losses(reports[late], [reports[number] for number in others]))
+    for finding, lost, usual in found[:3]:
         yield (
-            f"Its device was idle for {more:.0%} more of the time than theirs while it was at "
-            f"{finding.place}  {finding.place.code}"
+            f"At {finding.place}  {finding.place.code}  its device was idle for {lost:.0%} of the "
+            f"time, the others' for {usual:.0%}."
         )
-    if sum(more for _, more in found) < 0.5 * max(others.values()):
-        yield "Its device also takes longer for its own part: it has more to do, or is slower."
+    if sum(lost - usual for _, lost, usual in found) < 0.5 * most:
+        what = "These lines do not explain most of it" if found else "No line of it explains that"
+        yield f"{what}: its device probably has more to do, or is slower."
 
 
-def _own_losses(late: Watched, punctual: list[Watched]) -> Iterator[tuple[Finding, float]]:
-    """Yield the lines at which one process loses more of the time than the others there."""
+def _own_losses(late: Watched, punctual: list[Watched]) -> Iterator[tuple[Finding, float, float]]:
+    """Yield lines at which one process loses more of the time than the others, and both shares."""
     for finding in late.losses():
         usual = statistics.median(
             sum(one.loss(other) for other in one.findings if other.place == finding.place)
             for one in punctual
         )
-        if (more := late.loss(finding) - usual) > 0.2 * _LATE:
-            yield finding, more
+        if late.loss(finding) - usual > 0.2 * _LATE:
+            yield finding, late.loss(finding), usual

@@ -94,7 +94,7 @@ class Timeline:
         return max((event.end for event in self.events), default=0) / 1e9
 
     def slowdown(self, unrecorded: Quantity) -> Quantity:
-        """Return how many times as long the recorded call took as calls that nobody records.
+        """Return how many times as long the call took while it was recorded.
 
         It calls nothing by itself: measure the same call, before or afterwards, by `measure`, or by
         `compare` beside others.
@@ -107,7 +107,7 @@ class Timeline:
             is known; record again to see how much that of a recording differs.
 
         Raises:
-            ValueError: If it is no time, or nobody knows how long the recorded call took.
+            ValueError: If `unrecorded` is not in seconds, or the timeline was read from a file.
 
         Example:
             >>> Timeline((), seconds=0.3).slowdown(Quantity("step, total", (0.1, 0.2, 0.1), "s"))

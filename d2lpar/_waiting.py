@@ -192,9 +192,9 @@ class InFlight:
     calls keeps most of the speed, and holds only a few inputs. It cannot deadlock: it only ever
     waits for calls it has already handed to JAX.
 
-    A call is finished when the first and the last array of what it returned are ready, of each set
-    of devices on which its arrays lie; no others are kept alive. The results of one jitted function
-    become ready together. A function in Python that makes several calls on a device should return
+    For each set of devices, it keeps the first and the last array that a call has returned there,
+    and no others; the call counts as finished when these are ready. The results of one jitted
+    function become ready together. A function in Python that makes several calls on a device should return
     a result of the last one first or last, since a device works in the order of the calls.
 
     If a call returns no array, since it changes an object in place, or if all of them are donated

@@ -119,7 +119,7 @@ class Watched:
         findings: The lines that cost time; those that lost most of it first.
         notes: What else a reader has to know: a switch of JAX, or what could not be seen.
         collective_seconds: For how long the device that works most was in what it does together
-            with others, such as an all-reduce: until all have come to it.
+            with others, such as an all-reduce, which ends when all have reached it.
     """
 
     TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.

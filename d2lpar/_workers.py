@@ -96,8 +96,8 @@ class Workers(RenamedAttributes):
 
     Args:
         count: How many.
-        devices: How many CPU devices each of them has; None if what they run decides that, and on
-            which kind of device it runs, as for any other program.
+        devices: How many CPU devices each of them has; None leaves that to what they run. They run
+            on CPUs unless `gpus` is set, or with None the variable JAX_PLATFORMS says otherwise.
         pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its
             own: number 0 the first core that this process may use, number 1 the second, and so on
             from the beginning. Only Linux can do that.
@@ -199,11 +199,12 @@ class Workers(RenamedAttributes):
         Args:
             function: Is sent to them, with the global variables that it uses, unless they have
                 kept it; so are its arguments, and what it returns comes back. An array that spans
-                processes cannot.
+                processes cannot be sent.
             *args: Passed on to it; in the place of something kept, what that process has kept.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Seconds without any movement, at no line of any of them and in nothing
-                that they print, after which `diagnose` is printed; None for never.
+            stalled_after: Print `diagnose` when, for so many seconds, no process has moved to
+                another line or printed anything; the call goes on. To compile counts as moving, to
+                wait for a long computation does not. None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
 
@@ -212,8 +213,8 @@ class Workers(RenamedAttributes):
 
         Raises:
             WorkerError: If one raises, dies, does not answer in time, or returns what cannot be
-                sent; it says which and why, and what that one has printed last. All are ended if
-                one of them is not able to go on.
+                sent; it says which and why, and what that one has printed last. After a timeout or
+                a death all are ended, and these workers cannot be used again.
         """
         if stalled_after is not None:
             require_seconds("stalled_after", stalled_after)
@@ -244,16 +245,17 @@ class Workers(RenamedAttributes):
         return kept
 
     def diagnose(self) -> str:
-        """Return where each process stands, and who has not come to what the others wait for.
+        """Return where each process stands, and who has not reached what the others wait for.
 
-        `run` says so where it ends by its timeout, or by Ctrl-C. While it runs, another thread can
-        ask. A process need not answer for that; lines of libraries are not shown.
+        `run` says so where it ends by its timeout, or by Ctrl-C; while it runs, another thread can
+        ask. No process has to answer for this, so it works while they hang. Only lines of your own
+        code are shown, not those of libraries.
 
         Example:
             >>> with Workers(1) as workers:
             ...     print(workers.diagnose())
-            [0] has ended
-            Nothing is known of what they wait for: none is seen at a line of the program.
+            [0] has finished
+            Nothing can be said: none of them is seen at a line of the program.
         """
         return diagnosis(
             [worker.where(self._answers) for worker in self._workers], time.monotonic()
@@ -323,7 +325,7 @@ class Workers(RenamedAttributes):
                 if gone:
                     end = min(end, time.monotonic() + GRACE)
             if stalls.begin(ready, missing.values()):
-                still = f"Nothing has moved for {format_seconds(stalled_after)}."
+                still = f"No process has moved for {format_seconds(stalled_after)}."
                 print(f"{still}\n{self.diagnose()}", file=sys.stderr, flush=True)
             if left <= 0:
                 break
@@ -411,7 +413,7 @@ class _Worker:
         """Return where it stands, as far as that is known from here."""
         fate = ""
         if self.number in answers:
-            fate = "has failed" if isinstance(answers[self.number], WorkerError) else "has ended"
+            fate = "has failed" if isinstance(answers[self.number], WorkerError) else "has finished"
         elif not self.alive:
             fate = f"has died: {_status(self.process.returncode)}"
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:

@@ -1,4 +1,4 @@
-"""What is said of processes that hang: where each stands, and who has not come."""
+"""What is said of processes that hang: where each stands, and who is missing."""
 
 import queue
 import threading
@@ -105,17 +105,17 @@ def test_a_thread_stands_at_its_line_since_it_came_there(loader):
 def test_who_does_not_wait_has_not_come():
     waits, sleeps = thread("value"), thread("sleeps")
     assert verdict(process(0, waits), process(1, sleeps), process(2, waits)) == (
-        "Process 1 has not come to what processes 0 and 2 wait for."
+        "Process 1 has not reached what processes 0 and 2 are waiting for."
     )
     assert verdict(process(0, waits), process(1), process(2, fate="has ended")) == (
-        "Processes 1 and 2 have not come to what process 0 waits for."
+        "Processes 1 and 2 have not reached what process 0 is waiting for."
     )
 
 
 def test_a_call_that_does_not_return_waits_as_well():
     enters, stands = thread("jax", since=NOW - 0.1), thread("perhaps jax")
     assert verdict(process(0, enters), process(1, stands)) == (
-        "Process 0 has not come to what process 1 waits for."
+        "Process 0 has not reached what process 1 is waiting for."
     )
 
 
@@ -138,7 +138,7 @@ def test_where_nobody_waits_for_a_device_nobody_is_accused():
     assert verdict(process(0, thread("sleeps")), process(1)) == (
         "None of them is seen to wait for a device, or for another process by JAX."
     )
-    assert verdict(process(0), Process(1)).startswith("Nothing is known")
+    assert verdict(process(0), Process(1)).startswith("Nothing can be said")
     assert verdict() == "They have ended."
 
 
@@ -146,8 +146,8 @@ def test_a_process_that_looks_no_more_cannot_be_asked_and_its_last_line_is_told(
     deaf = process(1, thread("call", line=3), looked=NOW - 8)
     first, second, last = diagnosis([process(0, thread("value")), deaf], NOW).splitlines()[1:]
     assert first.startswith("[1] cannot be asked: Python has not run there for 8 s;")
-    assert second == "    was last seen at train.py:3  line 3"
-    assert last == "Process 1 has not come to what process 0 waits for."
+    assert second == "    last seen at train.py:3  line 3"
+    assert last == "Process 1 has not reached what process 0 is waiting for."
 
 
 def test_each_process_is_told_with_what_it_does_for_how_long_and_who_called_it():
@@ -155,14 +155,14 @@ def test_each_process_is_told_with_what_it_does_for_how_long_and_who_called_it()
     loader = thread("locks", line=9, name="loader", leads=False)
     busy = process(0, thread("value", line=5, callers=[at(6), at(7)]), loader, cores=1.04)
     assert diagnosis([busy, ended, Process(2)], NOW).splitlines()[:-1] == [
-        "[0] waits for a value for 9 s at train.py:5  line 5",
+        "[0] waiting for a value for 9 s at train.py:5  line 5",
         "    called from train.py:6, train.py:7",
-        "    in loader: waits for another thread or process for 9 s at train.py:9  line 9",
-        "    uses 1.0 CPU cores",
+        "    in loader: waiting for another thread or process for 9 s at train.py:9  line 9",
+        "    using 1.0 CPU cores",
         "[1] has ended",
-        "    was last seen in JAX 2 s ago at train.py:8  line 8",
-        "    printed last: done",
-        "[2] has not begun",
+        "    last seen in JAX 2 s ago at train.py:8  line 8",
+        "    last printed: done",
+        "[2] not begun",
     ]
 
 

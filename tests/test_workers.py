@@ -181,10 +181,10 @@ def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
     with pytest.raises(WorkerError, match="Process 0 has not ended after 2 s") as raised:
         two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
     _, waits, *_, last = str(raised.value).splitlines()
-    assert waits.startswith("[0] waits for a value")
+    assert waits.startswith("[0] waiting for a value")
     assert "return float(jax.jit" in waits
     assert __file__ in waits
-    assert last == "Process 1 has not come to what process 0 waits for."
+    assert last == "Process 1 has not reached what process 0 is waiting for."
     assert repr(two) == "<2 workers, ended>"
 
 
@@ -245,6 +245,20 @@ def test_who_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
     worker, theirs = sleeping
     theirs.close()
     assert "Process 0 has closed its connection" in str(worker.answer(1.0))
+
+
+def test_who_is_stopped_or_dead_is_told_so(sleeping):
+    worker, _ = sleeping
+    assert worker.where({}).fate == ""
+    worker.process.send_signal(signal.SIGSTOP)
+    while psutil.Process(worker.process.pid).status() != psutil.STATUS_STOPPED:
+        pass
+    assert worker.where({}).fate.startswith("is stopped (SIGSTOP)")
+    worker.process.kill()
+    worker.process.wait()
+    assert worker.where({}).fate == "has died: SIGKILL"
+    assert worker.where({0: None}).fate == "has finished"
+    assert worker.where({0: WorkerError("no disk")}).fate == "has failed"
 
 
 def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
