@@ -194,8 +194,8 @@ class InFlight:
 
     For each set of devices, it keeps the first and the last array that a call has returned there,
     and no others; the call counts as finished when these are ready. The results of one jitted
-    function become ready together. A function in Python that makes several calls on a device should return
-    a result of the last one first or last, since a device works in the order of the calls.
+    function become ready together. A function in Python that makes several calls on a device should
+    return a result of the last one first or last, since a device works in the order of the calls.
 
     If a call returns no array, since it changes an object in place, or if all of them are donated
     to the next call, a sentinel is put into the queues of the devices behind it, as by `wait_all`,
