@@ -39,6 +39,14 @@ def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
     assert window.began <= calls[0][0] <= window.over
 
 
+def test_a_window_holds_no_program_that_does_not_run():
+    kept = [jax.jit(lambda x, n=n: x * n + 1) for n in range(50)]
+    for function in kept:
+        function(jnp.ones(3))
+    window, *_ = recorded(lambda: jnp.ones(3))
+    assert len(window.data) < 50_000  # With their programs it is more than 100,000.
+
+
 def test_windows_come_often_at_first_and_then_ever_more_rarely():
     windows = Windows()
     windows._began -= 1000
