@@ -216,9 +216,8 @@ def run_in_worker(script: "Script", json: Path | None) -> None:
     # A worker never ends by itself. After a failure, JAX would wait for what can never be done.
     if not status:
         if distributed := sys.modules.get("jax._src.distributed"):
-            distributed.shutdown = lambda: (
-                None
-            )  # It waits for the others; these go on all the same.
+            # It would wait for the others; these go on all the same.
+            distributed.shutdown = lambda: None
         atexit._run_exitfuncs()
     vars(sys.modules["__main__"]).clear()  # Which closes the files that are open.
     gc.collect()

@@ -160,14 +160,12 @@ class Account:
             else:
                 # The system tells how long a process has used its cores every few milliseconds.
                 near = looks[max(n - 6, 0) : n + 7]
-                unseen = self._unseen
-                idle = self._idle_in(look, near, window.busy, bool(compiling))
-                together = overlap(
-                    window.collectives.get(self._devices[0], []), look.start, look.end
-                )
+                idle, unseen = self._idle_in(look, near, window.busy, bool(compiling))
+                self._unseen += unseen
                 # Of what is not seen, whatever takes no processor waits for others.
-                if self._unseen > unseen and self._one_of_several and _cores(near) < 0.3:
-                    together = look.end - look.start
+                together = unseen if self._one_of_several and _cores(near) < 0.3 else 0.0
+                spans = window.collectives.get(self._devices[0], [])
+                together += overlap(spans, look.start, look.end)
                 self._collective += together * weight / whole
             for device, seconds in idle.items():
                 self._idle[device][number] += seconds / whole
@@ -199,8 +197,11 @@ class Account:
 
     def _idle_in(
         self, look: Look, near: list[Look], busy: dict[str, Spans], compiling: bool
-    ) -> dict[str, float]:
-        """Return for how long each device had nothing to do in the time of a look."""
+    ) -> tuple[dict[str, float], float]:
+        """Return for how long each device had nothing to do in the time of a look.
+
+        And for how long the first had something to do that was not seen.
+        """
         start, end = look.start, look.end
         idle = {d: end - start - overlap(busy.get(d, []), start, end) for d in self._devices}
         first = self._devices[0]
@@ -209,9 +210,9 @@ class Account:
             and not compiling
             and self._is_unseen(look, near, busy.get(first, []))
         ):
-            self._unseen += end - start
             idle[first] = 0.0
-        return idle
+            return idle, end - start
+        return idle, 0.0
 
     def _is_unseen(self, look: Look, near: list[Look], busy: Spans) -> bool:
         """Return whether a device works on what began before a window, or ends after it.

@@ -216,8 +216,6 @@ class Workers(RenamedAttributes):
                 sent; it says which and why, and what that one has printed last. After a timeout or
                 a death all are ended, and these workers cannot be used again.
         """
-        if stalled_after is not None:
-            require_seconds("stalled_after", stalled_after)
         outcomes = self._ask(function, args, timeout, stalled_after=stalled_after)
         if not return_exceptions:
             self._check(outcomes, getattr(function, "__name__", "run"))
@@ -280,8 +278,9 @@ class Workers(RenamedAttributes):
     ) -> list[Any]:
         if not isinstance(function, Kept):
             require_function("run", function)
-        if timeout is not None:
-            require_seconds("timeout", timeout)
+        for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
+            if value is not None:
+                require_seconds(name, value)
         if any(isinstance(it, Kept) and it.workers != self._token for it in (function, *args)):
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
@@ -333,11 +332,10 @@ class Workers(RenamedAttributes):
             worker.show_rest()
         failed = any(isinstance(answer, WorkerError) for answer in answers.values())
         silent = [worker for worker in self._workers if worker.number not in answers]
-        where = self.diagnose() if silent and not failed else ""
-        who = numbers(worker.number for worker in silent) if silent else ""
-        late = (
-            f"{who} {('has', 'have')[len(silent) > 1]} not ended after {timeout or 0:g} s.\n{where}"
-        )
+        if silent and not failed:
+            have = ("has", "have")[len(silent) > 1]
+            who = numbers(worker.number for worker in silent)
+            late = f"{who} {have} not ended after {timeout:g} s.\n{self.diagnose()}"
         for worker in silent:
             answers[worker.number] = (
                 worker.error("had to be ended, as it went on waiting for one that has failed")

@@ -43,6 +43,29 @@ def test_the_last_state_is_read_also_through_the_file_alone():
     other.close()
 
 
+def test_while_a_state_is_written_the_one_before_can_be_read():
+    board, seen = Board(), []
+    other = Board(board.file.fileno())
+
+    class Slow:
+        """The memory, which somebody reads after each part that is written."""
+
+        def __getitem__(self, at):
+            return other._memory[at]
+
+        def __setitem__(self, at, value):
+            other._memory[at] = value
+            seen.append(other.read()["number"])
+
+    board.write({"threads": [], "number": 1})
+    memory, board._memory = board._memory, Slow()
+    board.write({"threads": [], "number": 2})
+    board._memory = memory
+    assert seen == [1, 2]
+    board.close()
+    other.close()
+
+
 def test_of_a_state_that_is_too_long_the_first_threads_are_kept():
     board = Board()
     board.write({"threads": [thread("call", name=str(n)) for n in range(2000)], "looked": 3})
