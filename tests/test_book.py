@@ -12,7 +12,7 @@ from run_notebook import ROOT, claims_of, notebooks, read
 
 from d2lpar._stack import Place
 from d2lpar._watched import KINDS, Finding, Watched
-from d2lpar.book import exercises, results
+from d2lpar.book import exercises, recorded, results
 from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
@@ -76,7 +76,7 @@ def test_a_claim_is_a_sentence_that_stands_once(path):
 
 
 def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
-    of_h200 = results.load(BOOK / "results" / "h200-16-cores.json")
+    of_h200 = results.load(recorded.FOLDER / "h200-16-cores.json")
     numbers = {c.key: c.numbers for claims in of_h200.claims.values() for c in claims}
     loop, watched = numbers["loop-mended"], numbers["watched-loop-mended"]
     seconds = {k.variant: k.rows["at once"] for k in of_h200.experiments if k.experiment == "P6"}
