@@ -9,6 +9,7 @@ import numpy as np
 from docutils import nodes
 
 from d2lpar import COLORS, use_style
+from d2lpar._plot import WIDTH
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 # --- How far claims are from their bounds -----------------------------------------------------
@@ -67,7 +68,7 @@ def causes_chart(app, docname, _):
 def draw_distances(found, looks):
     """Draw a bar over the distances of each claim, and a point for each that has a look."""
     use_style()
-    axes = plt.figure(figsize=(5.2, 0.4 + 0.2 * len(found))).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 0.35 + 0.17 * len(found))).add_subplot()
     for place, distances in enumerate(found.values()):
         shown = np.clip(distances, -REACH, REACH)
         axes.plot([min(shown), max(shown)], [place, place], color="gray")
@@ -78,7 +79,7 @@ def draw_distances(found, looks):
     axes.set_xticks([-REACH, 0, REACH], ["fails", "bound", "holds"])
     axes.minorticks_off()
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(found)), found, fontsize=11)
+    axes.set_yticks(range(len(found)), found)
     axes.set_ylim(len(found) - 0.4, -0.6)
 
 

@@ -23,7 +23,7 @@ from d2lpar._cores import usable_cores
 from d2lpar._devices import device_name
 from d2lpar._format import as_table, format_seconds, in_one_line, plural, share_bar
 from d2lpar._measurement import Comparison
-from d2lpar._plot import COLORS, arrow, box, error_bars, format_axis
+from d2lpar._plot import COLORS, WIDTH, arrow, box, error_bars, format_axis
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import PYTHON, Timeline
 from d2lpar._waiting import blocks_host
@@ -363,7 +363,7 @@ def plot_stack() -> Axes:
     """Draw what a program of this process goes through on its way to the devices at hand."""
     devices = jax.local_devices()
     shown = devices[:4]
-    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()
     axes.set_axis_off()
     axes.set(xlim=(0, 10), ylim=(0, 10))
     client = devices[0].platform.upper()
@@ -388,9 +388,9 @@ def plot_stack() -> Axes:
         box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLORS["device"])
     cores = usable_cores()
     arrow(axes, (5, 8.25), (5, 7.25))
-    axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=11)
+    axes.text(5.3, 7.75, "dispatch: returns at once", va="center")
     on = f"on {plural(cores, 'CPU core')}" if client == "CPU" else devices[0].device_kind
-    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center", fontsize=11)
+    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center")
     return axes
 
 
@@ -432,7 +432,7 @@ def plot_ways(
     A panel has a title, and for each way a bar from zero to the median with its interval as a line.
     """
     names = list(next(iter(panels.values())))
-    figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))
+    figure = plt.figure(figsize=(WIDTH, 0.85 + 0.36 * len(names)))
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     places = np.arange(len(names))[::-1]
     for axes, (title, quantities) in zip(all_axes, panels.items(), strict=True):
@@ -450,5 +450,5 @@ def plot_ways(
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(3))
         format_axis(axes.xaxis, found[0].unit)
-        axes.set_title(title, fontsize=11, loc="left")
+        axes.set_title(title, loc="left")
     return list(all_axes)
