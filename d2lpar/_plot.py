@@ -364,6 +364,7 @@ def plot_curves(
     *,
     xlabel: str,
     ylabel: str,
+    xunit: str = "",
     models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
     """Draw measured quantities over a parameter, and what models say beside them.
@@ -373,6 +374,7 @@ def plot_curves(
         curves: For each value a quantity, by the name of the curve; up to four.
         xlabel: The parameter.
         ylabel: What was measured.
+        xunit: The unit of the parameter, `"s"` or `"B"`, if it has one.
         models: Values of the parameter and what a model says for them, by the name of the model;
             up to three.
 
@@ -406,7 +408,7 @@ def plot_curves(
         axes.plot(model_xs, ys, line, color=COLORS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    format_log_axis(axes.xaxis, "")
+    format_log_axis(axes.xaxis, xunit)
     format_log_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)

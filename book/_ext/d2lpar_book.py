@@ -205,6 +205,7 @@ def find_public_name(app, env, node, content):
 def setup(app):
     """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_explore")
+    app.setup_extension("d2lpar_first")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)

@@ -4,8 +4,10 @@ import copy
 import functools
 import html
 import itertools
+import os
 import pickle
-import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +15,14 @@ from dataclasses import dataclass
 import altair as alt
 import jax
 import jax.numpy as jnp
-import jaxlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._cores import usable_cores
-from d2lpar._devices import device_name
-from d2lpar._format import as_table, format_seconds, in_one_line, plural, share_bar
+from d2lpar._format import as_table, format_seconds, in_one_line, share_bar
 from d2lpar._measurement import Comparison
-from d2lpar._plot import COLORS, WIDTH, arrow, box, error_bars, format_axis
+from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import PYTHON, Timeline
 from d2lpar._waiting import blocks_host
@@ -93,7 +92,7 @@ class HeldTable(dict[str, Held]):
 
     def __repr__(self):
         return "\n".join(
-            f"{name:24}{'waits' if held.waits else 'goes on':10}{format_seconds(held.seconds)}"
+            f"{name:24}{'waits' if held.waits else 'returns':10}{format_seconds(held.seconds)}"
             for name, held in self.items()
         )
 
@@ -107,7 +106,7 @@ class HeldTable(dict[str, Held]):
             [*left, *right]
             for left, right in itertools.zip_longest(*columns, fillvalue=["", "", ""])
         ]
-        return as_table(["Python waits", "for", "", "Python goes on", "after", ""], rows)
+        return as_table(["waits", "for", "", "does not wait", "returns after", ""], rows)
 
 
 def _cells(name: str, held: Held, longest: float) -> list[str]:
@@ -144,10 +143,42 @@ def time_held(
             times.append(clock() - start)
 
         waits = blocks_host(timed, lambda: unready(work.matrix, work.links(seconds)))
-        return Held(waits, times[-1])
+        return Held(waits, float(np.median(times[1:])))  # The first compiles.
 
-    found = {name: held_by(operation) for name, operation in operations.items()}
-    return HeldTable(sorted(found.items(), key=lambda item: -item[1].seconds))
+    return HeldTable((name, held_by(operation)) for name, operation in operations.items())
+
+
+# --- How many cores JAX takes ---------------------------------------------------------------------
+
+
+_PRODUCTS = """
+import time, jax, jax.numpy as jnp
+product = jax.jit(lambda x: x @ x)
+x = jnp.ones((1500, 1500))
+product(x).block_until_ready()
+for _ in range(6):
+    processor, passed = time.process_time(), time.perf_counter()
+    for _ in range(3):
+        product(x).block_until_ready()
+    print((time.process_time() - processor) / (time.perf_counter() - passed))
+"""
+
+
+def cores_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Quantity]:
+    """Count how many cores large products keep busy, in a process with more in its environment.
+
+    It is processor time over the time that passes, six times in each process.
+
+    Args:
+        environments: What to add to the environment, by the name of the result.
+    """
+    found = {}
+    for name, more in environments.items():
+        environment = os.environ | {"JAX_PLATFORMS": "cpu"} | more
+        command = [sys.executable, "-c", _PRODUCTS]
+        said = subprocess.check_output(command, env=environment, text=True)
+        found[name] = Quantity(f"cores busy, {name}", tuple(map(float, said.split())))
+    return found
 
 
 # --- The three durations of a loop with two ends --------------------------------------------------
@@ -296,7 +327,7 @@ def explore_pipeline() -> Explorable:
         )
     )
     totals = {
-        "barrier in each turn": f"{_TURNS} * (t1 + t2 + t3)",
+        "barrier in each iteration": f"{_TURNS} * (t1 + t2 + t3)",
         "with the limit": f"{_computed(str(last))} + t3",
         "no limit": f"t1 + t2 + t3 + {last} * max(t1, t2)",
     }
@@ -322,7 +353,7 @@ def explore_pipeline() -> Explorable:
         "Three charts over one axis of time. In the first, Python dispatches operations one after "
         "the other, the device computes them one after the other, and the last result returns. In "
         "the second, operations pile up and are worked off. In the third, bars compare how "
-        "long it takes with a barrier in each turn, with a limit, and without one.",
+        "long it takes with a barrier in each iteration, with a limit, and without one.",
     )
 
 
@@ -359,41 +390,6 @@ def _bars(
 # --- Figures --------------------------------------------------------------------------------------
 
 
-def plot_stack() -> Axes:
-    """Draw what a program of this process goes through on its way to the devices at hand."""
-    devices = jax.local_devices()
-    shown = devices[:4]
-    axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()
-    axes.set_axis_off()
-    axes.set(xlim=(0, 10), ylim=(0, 10))
-    client = devices[0].platform.upper()
-    python = f"front end: Python {platform.python_version()}, jax {jax.__version__}"
-    program = f"XLA program (jaxlib {jaxlib.__version__}), compiled once"
-    box(axes, 5, 8.9, 7.4, python, COLORS["host"])
-    box(axes, 5, 6.6, 7.4, program, COLORS["model"])
-    width = 8.6 / len(shown)
-    for index, device in enumerate(shown):
-        x = 0.7 + width * (index + 0.5)
-        arrow(axes, (5, 5.95), (x, 4.95))
-        box(
-            axes,
-            x,
-            4.3,
-            width * 0.9,
-            "queue" if len(shown) > 2 else "queue of calls",
-            COLORS["device"],
-        )
-        arrow(axes, (x, 3.65), (x, 2.55))
-        more = f" (+{len(devices) - 4})" if index == 3 and len(devices) > 4 else ""
-        box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLORS["device"])
-    cores = usable_cores()
-    arrow(axes, (5, 8.25), (5, 7.25))
-    axes.text(5.3, 7.75, "dispatch: returns at once", va="center")
-    on = f"on {plural(cores, 'CPU core')}" if client == "CPU" else devices[0].device_kind
-    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center")
-    return axes
-
-
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
     """Draw how long each of many calls held Python, and how many returned at once."""
     axes = plt.figure().add_subplot()
@@ -410,17 +406,6 @@ def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
     axes.set_yscale("log")
     format_axis(axes.yaxis, "s")
     axes.set(xlabel="call", ylabel="Python is held for")
-    return axes
-
-
-def plot_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]) -> Axes:
-    """Draw how many seconds into an epoch each minibatch had been handed out, by name."""
-    axes = plt.figure().add_subplot()
-    for name, seconds in epochs.items():
-        numbers = np.arange(1, len(seconds) + 1)
-        axes.plot(numbers, seconds, color=COLORS[styles[name]], label=name)
-    axes.set(xlabel="minibatch", ylabel="Python is done with it after (s)", ylim=(0, None))
-    axes.legend()
     return axes
 
 

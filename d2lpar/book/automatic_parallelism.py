@@ -1,22 +1,30 @@
 """What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
 
+import contextlib
+import os
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 from d2lpar._devices import cpu, device_name
+from d2lpar._format import format_value
 from d2lpar._measurement import Until, compare, measure
 from d2lpar._overlap import OverlapScore, overlap_score
+from d2lpar._plot import COLORS, WIDTH, format_log_axis
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import PYTHON, Timeline
 from d2lpar._timing import Timer
-from d2lpar._trace import record_trace
+from d2lpar.book.recorded import recorded_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------
 
@@ -94,6 +102,46 @@ def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
     for _ in range(times):
         jax.block_until_ready(function())
     return (time.process_time() - processor) / (time.perf_counter() - passed)
+
+
+def can_confine() -> bool:
+    """Say whether the threads of this process can be confined to a core, as Linux does."""
+    return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").exists()
+
+
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Confine all threads of this process to one core in a block, if that is possible.
+
+    Those that start meanwhile inherit it, and may keep it.
+    """
+    if not can_confine():
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        _confine({min(before)})
+        yield
+    finally:
+        _confine(before)
+
+
+def _confine(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+            os.sched_setaffinity(int(thread.name), cores)
+
+
+def meetings(timeline: Timeline) -> int:
+    """Return how often each device has taken part in an all-reduce, as the profiler has seen it."""
+    return max(
+        Counter(
+            event.device
+            for event in timeline.events
+            if re.match("(all-reduce|psum)", event.operator)
+        ).values(),
+        default=0,
+    )
 
 
 # --- Copying while the next result is computed ----------------------------------------------------
@@ -235,20 +283,6 @@ def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
     return found
 
 
-def record_ways(make: Callable[[int], jax.Array]) -> dict[str, Timeline]:
-    """Record computing and copying at once, for each way; all are as long as the shortest."""
-    found = {}
-    for name, (send, arrive) in WAYS.items():
-
-        def make_and_copy(send=send, arrive=arrive):
-            return arrive(_make_and_send(make, send))
-
-        make_and_copy()  # Compiles what has to be.
-        _, found[name] = record_trace(make_and_copy)
-    shortest = min(timeline.elapsed for timeline in found.values())
-    return {name: timeline.first(shortest) for name, timeline in found.items()}
-
-
 def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> float:
     seconds = []
     for _ in range(5):
@@ -261,20 +295,37 @@ def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> flo
     return large.nbytes / float(np.median(seconds))
 
 
-def table_of_ways(ways: Mapping[str, Way]) -> str:
-    """Write what was measured of each way as a table in Markdown, or that nothing was."""
+def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
+    """Draw how long each way takes until all copies are there, beside the computing alone.
+
+    Args:
+        ways: What was measured here. If nothing was, what a machine with a GPU has recorded is
+            drawn.
+
+    Returns:
+        The axes; their title says which machine it was.
+    """
+    machine, times = "this machine", {name: way.times.rows for name, way in ways.items()}
     if not ways:
-        return "There is no GPU here, so nothing was measured."
-    lines = [
-        "| Way | Python is held | overlap score | GB/s | one large copy, GB/s |",
-        "|---" * 5 + "|",
-    ]
-    for name, way in ways.items():
-        lines.append(
-            f"| {name} | {way.held:%} | {way.times.score:.2f} | {way.bandwidth / 1e9:.1f} "
-            f"| {way.alone / 1e9:.1f} |"
-        )
-    return "\n".join(lines)
+        machine, rows = recorded_on_gpu("P6")
+        times = {name: tuple(rows[name].values()) for name in WAYS}
+    computing, _, at_once = (
+        [quantity.median for quantity in part] for part in zip(*times.values(), strict=True)
+    )
+    axes = plt.figure(figsize=(WIDTH, 1.7)).add_subplot()
+    places = np.arange(len(times))[::-1]
+    axes.barh(places, at_once, 0.6, color=COLORS["none"], label="with the copies")
+    axes.barh(places, computing, 0.6, color=COLORS["device"], label="computing alone")
+    for place, seconds in zip(places, at_once, strict=True):
+        axes.text(seconds, place, f" {format_value(seconds, 's', digits=2)}", va="center")
+    axes.set_yticks(places, times)
+    axes.grid(axis="y", visible=False)
+    axes.set_xscale("log")
+    axes.set_xlim(min(computing) / 2, 4 * max(at_once))  # With room for the numbers.
+    format_log_axis(axes.xaxis, "s")
+    axes.set_xlabel(f"until all is there, on {machine}")
+    axes.figure.legend(loc="outside upper center", ncols=2)
+    return axes
 
 
 # --- What a timeline says was done before what ----------------------------------------------------

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._format import plural
+from d2lpar._quantity import Quantity
 
 FOLDER = Path(__file__).parent
 """Where the files lie."""
@@ -40,11 +41,33 @@ def claims_recorded(key: str) -> tuple[Recorded, ...]:
     return _by_key(FOLDER).get(key, ()) if key else ()
 
 
+def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]]]:
+    """Return what the newest machine with a GPU has recorded of an experiment.
+
+    Returns:
+        The machine in words, and for each variant of the experiment its quantities by name.
+    """
+    results = next(found for found in _files(FOLDER) if has_gpu(found["machine"]["devices"]))
+    machine = results["machine"]
+    rows = {
+        run["variant"]: {row: Quantity(**quantity) for row, quantity in run["rows"].items()}
+        for page in results["pages"].values()
+        for run in page["experiments"]
+        if run["experiment"] == experiment
+    }
+    return machine_in_words(machine["devices"], machine["cores"]), rows
+
+
 @functools.cache  # A page has many claims, and reading the files takes longer than showing one.
-def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
+def _files(folder: Path) -> list[dict[str, Any]]:
     files = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
+    return sorted(files, key=lambda results: results["date"], reverse=True)
+
+
+@functools.cache
+def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
     found = defaultdict(list)
-    for results in sorted(files, key=lambda results: results["date"], reverse=True):
+    for results in _files(folder):
         machine = results["machine"]
         about = machine_in_words(machine["devices"], machine["cores"]), has_gpu(machine["devices"])
         for page in results["pages"].values():
