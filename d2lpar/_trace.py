@@ -25,8 +25,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from d2lpar._cores import Control
 from d2lpar._devices import device_name
-from d2lpar._errors import CompilationError, D2lparError, require_function, require_values
+from d2lpar._errors import (
+    CompilationError,
+    D2lparError,
+    require_count,
+    require_function,
+    require_values,
+)
 from d2lpar._timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import listed, record_compilations
 from d2lpar._waiting import ExplainDonation, to_ask, wait_all, wait_for
@@ -115,6 +122,55 @@ def record_trace(
     watched = {result.device for result in results} - seen
     events = in_order([*events, *rows_of(results, watched, events)])
     return result, Timeline(events, frozenset(watched), took / 1e9)
+
+
+def record_typical(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    times: int = 5,
+    control: Control | None = None,
+    **kwargs: Any,
+) -> tuple[Any, Timeline]:
+    """Record a function several times, and return the recording of median length.
+
+    A single recording may be disturbed: if another process had the core for some milliseconds, a
+    picture of it shows a pause that the program does not have. Until the last recording is done,
+    the results of all of them are kept.
+
+    Args:
+        function: What to record, as for `record_trace`.
+        *args: Its arguments.
+        times: How many times to record it; of an even number, the shorter of the middle two counts.
+        control: What decides which recordings count, such as `free_cores(2)`; it is asked after
+            each. If it never held, all of them do.
+        **kwargs: Arguments of the function, by name.
+
+    Returns:
+        What the function returned in that recording, ready, and the timeline.
+
+    Raises:
+        ValueError: If `times` is no integer of at least 1.
+        Exception: Whatever `record_trace` raises.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from d2lpar import cpu
+        >>> product = jax.jit(lambda x: x @ x)
+        >>> x = jax.block_until_ready(product(jax.device_put(jnp.ones((500, 500)), cpu())))
+        >>> y, timeline = record_typical(product, x, times=3)
+        >>> timeline.busy("CPU 0") > 0
+        True
+    """
+    require_function("record_typical", function)
+    require_count("times", times, at_least=1)
+    every, held = [], []
+    for _ in range(times):
+        every.append(record_trace(function, *args, **kwargs))
+        if control and control.probe() < control.below:
+            held.append(every[-1])
+    by_length = sorted(held or every, key=lambda recorded: recorded[1].seconds)
+    return by_length[(len(by_length) - 1) // 2]
 
 
 def read_trace(path: str | Path) -> Timeline:

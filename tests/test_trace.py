@@ -11,7 +11,17 @@ from jax.profiler import TraceAnnotation
 from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import CompilationError, D2lparError, _trace, cpu, read_trace, record_trace
+from d2lpar import (
+    CompilationError,
+    Control,
+    D2lparError,
+    Timeline,
+    _trace,
+    cpu,
+    read_trace,
+    record_trace,
+    record_typical,
+)
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
 
@@ -235,6 +245,55 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
     print("free")
 """
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "True", "free"]
+
+
+# --- A typical recording ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """A function that has the recordings to come take so many seconds, and counts them."""
+
+    def recorded(*seconds):
+        lengths, made = iter(seconds), []
+
+        def record(function, *args, **kwargs):
+            made.append(next(lengths))
+            return function(*args, **kwargs), Timeline((), seconds=made[-1])
+
+        monkeypatch.setattr(_trace, "record_trace", record)
+        return made
+
+    return recorded
+
+
+def held(*rounds):
+    """Return a control that holds in these rounds."""
+    count = itertools.count()
+    return Control(lambda: float(next(count) not in rounds), 0.5, "two free cores")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "control", "median"),
+    [
+        ([9, 2, 1, 3, 4], None, 3),
+        ([4, 2, 1, 3], None, 2),
+        ([7], None, 7),
+        ([9, 2, 1, 3, 4], held(1, 2), 1),
+        ([9, 2, 1, 3, 4], held(0), 9),
+        ([9, 2, 1, 3, 4], held(), 3),
+    ],
+)
+def test_of_several_recordings_that_count_the_one_of_median_length_is_returned(
+    recorded, seconds, control, median
+):
+    made = recorded(*seconds)
+    (result, x, y), run = record_typical(
+        lambda x, y: (len(made), x, y), 5, y=6, times=len(seconds), control=control
+    )
+    assert run.seconds == median
+    assert seconds[result - 1] == median  # The result is that of the same recording.
+    assert (x, y, len(made)) == (5, 6, len(seconds))
 
 
 # --- What Python's row shows -------------------------------------------------------------------
