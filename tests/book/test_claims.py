@@ -249,15 +249,18 @@ def test_what_another_machine_measured_is_shown_and_is_no_result_of_this_one(rec
     claim("It gains {gain}.", needs="a GPU", key="k")  # Raises nothing, although it failed there.
 
 
+IN_16 = "In 16 turns it gains {gain}."
+
+
 @pytest.mark.parametrize(
     "recorded_there",
     [
         [],
-        [there(key="another")],
-        [there(key="")],
-        [there(sentence="It gains {time}.", time=SECONDS)],
+        [there(sentence=IN_16, key="another")],
+        [there(sentence=IN_16, key="")],
+        [there(sentence="In 16 turns it gains {time}.", time=SECONDS)],
         [there(sentence="In 20 turns it gains {gain}.")],
-        [Claim("It gains {gain}.", (HOLDS,), needs="a GPU", key="k", numbers={"gain": RATIO})],
+        [Claim(IN_16, (HOLDS,), needs="a GPU", key="k", numbers={"gain": RATIO})],
     ],
     ids=["nothing", "another", "no key", "fewer numbers", "another size", "not tested there"],
 )
@@ -266,7 +269,7 @@ def test_a_claim_that_no_machine_has_measured_says_so_and_has_no_hole(
     record, recorded_there, predicates
 ):
     record(H200, *recorded_there)
-    made = here("In 16 turns it gains {gain}.", *predicates)
+    made = here(IN_16, *predicates)
     shown = words_of(made).partition(" median")[0]
     assert shown == "Not yet measured: this needs a GPU. cannot be tested here"
     assert made.text == "Not yet measured: this needs a GPU."

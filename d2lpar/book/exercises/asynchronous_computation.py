@@ -24,6 +24,7 @@ from d2lpar.book.exercises.checking import (
     require_array,
     require_arrays,
     require_asynchrony,
+    require_called,
     require_number,
     require_truth,
     right_parameters,
@@ -115,6 +116,9 @@ def check_x2(epoch: Callable) -> Report:
     log = CallLog()
     case = (log.watch("step()", training_step), parameters, list(batches))
     (found,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
+    log.require_called(
+        "step()", "no step was dispatched", "Who is to compute the new parameters from a batch?"
+    )
     log.require_count("step()", len(batches))
     for call in log.calls:
         if len(call.unfinished) > 1:
@@ -226,6 +230,12 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         started.clear()
         counts.clear()
         found = call_answer(function, cases, f"my_{name}(start)", probe=what_is_left)
+        require_called(
+            "start()",
+            len(started),
+            f"my_{name} had nothing to wait for",
+            "Call it once, and wait for what it returns.",
+        )
         if counts != [1, 2, 3]:
             raise Rejection(
                 f"In {len(cases)} runs, my_{name} called start() "

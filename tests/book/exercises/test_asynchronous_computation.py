@@ -133,6 +133,10 @@ WRONG[check_x2] = {
     ),
     "stale": (stale, "wrong: it differs from the right one"),
     "without the last": (without_the_last, "called 11 times; it takes 12 calls"),
+    "without a step": (
+        lambda step, parameters, batches: sum(batches, parameters),
+        r"step\(\) was never called: no step was dispatched.\n.*the new parameters",
+    ),
     "scanned": (scanned, "while JAX was tracing, so all its calls became one program"),
 }
 
@@ -231,7 +235,10 @@ WRONG_SECOND = {
     ),
     "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
     "to NumPy": (to_numpy(second_result), "my_second.*NumPy's"),
-    "no start": (lambda start: 1.0, r"my_second called start\(\) 0, 0, 0 times"),
+    "no start": (
+        lambda start: 1.0,
+        r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
+    ),
     "not once in each run": (
         once_in_each_run_on_average(),
         r"my_second called start\(\) 0, 2, 1 times",
@@ -239,6 +246,10 @@ WRONG_SECOND = {
     "no second": (3, "given an int, which cannot be .*\n.*, my_second, and"),
 }
 WRONG_EVERYTHING = {
+    "never": (
+        lambda start: [1.0],
+        r"start\(\) was never called: my_everything had nothing to wait for",
+    ),
     "twice": (twice, r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
     "the list": (
         lambda start: jax.block_until_ready(start()),
