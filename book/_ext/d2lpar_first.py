@@ -25,20 +25,21 @@ class ShowFirst(SphinxTransform):
 
     def apply(self):
         """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
-        shown, cells = [], executed(self.app, self.env.docname)["cells"]
+        cells = executed(self.app, self.env.docname)["cells"]
+        pictures, sentences = [], []
         for cell in self.document.findall(nodes.container):
             if f"tag_{TAG}" not in cell["classes"]:
                 continue
             for figure in cell.findall(nodes.figure):
                 # Its caption has a number, and so stands only once.
                 picture = [deepcopy(part) for part in figure if not isinstance(part, nodes.caption)]
-                shown.append(nodes.container("", *picture, classes=["cell_output"]))
+                pictures.append(nodes.container("", *picture, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
-                shown.append(nodes.paragraph(text=Claim.from_dict(claim).text))
-        if shown:
+                sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
+        if pictures:
             page = next(self.document.findall(nodes.section))
             _, hook, *_ = (part for part in page if isinstance(part, nodes.paragraph))
-            page[page.index(hook) + 1 : page.index(hook) + 1] = shown
+            page[page.index(hook) + 1 : page.index(hook) + 1] = pictures + sentences
 
 
 def setup(app):
