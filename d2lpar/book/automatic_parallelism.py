@@ -1,10 +1,11 @@
 """What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
 
 import contextlib
+import itertools
 import os
 import re
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ from d2lpar._measurement import Until, compare, measure
 from d2lpar._overlap import OverlapScore, overlap_score
 from d2lpar._plot import COLORS, WIDTH, format_log_axis
 from d2lpar._quantity import Quantity
-from d2lpar._timeline import PYTHON, Timeline
+from d2lpar._timeline import COPY, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import Timer
 from d2lpar.book.recorded import recorded_on_gpu
 
@@ -355,13 +356,21 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline whose bars bear numbers, so that one can tell which belong together.
 
-    Each is called by its number in its row; Python's row stays as it is.
+    Each is called by its number in its row; Python's row stays as it is. Copies that arrive with
+    the one before them, too shortly after it to be seen, share its bar, as "1-5".
     """
+    short = timeline.elapsed * 1e9 / 500
+    bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
-    events = []
     for event in timeline.programs.events:
+        row = bars[event.device]
         if not event.device.startswith(PYTHON):
             counts[event.device] += 1
-            event = event._replace(program=str(counts[event.device]))
-        events.append(event)
-    return Timeline(tuple(events), timeline.watched)
+            number = str(counts[event.device])
+            event = event._replace(program=number)
+            if event.operator == COPY and row and event.end - row[-1].end < short:
+                first = row.pop()
+                name = f"{first.program.partition('-')[0]}-{number}"
+                event = first._replace(program=name, duration=event.end - first.start)
+        row.append(event)
+    return Timeline(in_order(itertools.chain(*bars.values())), timeline.watched)

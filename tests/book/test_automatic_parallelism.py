@@ -224,6 +224,17 @@ def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
     assert [e.operator for e in shown.row("CPU 1")] == [COPY, COPY]  # They are still hatched.
 
 
+def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
+    spans = (0, 1000), (2000, 5000), (5000, 5002), (5002, 5003), (6000, 6001), (7000, 9000)
+    shown = numbered(timeline(*copies(*spans)))
+    assert [(e.program, e.start, e.end) for e in shown.row("CPU 1")] == [
+        ("1", 0, 1000),
+        ("2-4", 2000, 5003),
+        ("5", 6000, 6001),
+        ("6", 7000, 9000),
+    ]
+
+
 def test_what_is_watched_stays_so_when_it_is_numbered():
     watched = timeline(*copies((0, 1)), watched=["CPU 1"])
     assert numbered(watched).source == watched.source
