@@ -488,7 +488,7 @@ class _Timed:
         }
         warnings = total.warnings
         if not self.waited_for_something:
-            warnings += ("returned no JAX array: total is when Python was done, no more",)
+            warnings += ("it returns when it is done, and no JAX array: both times are the same",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 

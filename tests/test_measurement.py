@@ -569,7 +569,7 @@ def test_below_the_table_stands_what_a_reader_should_know(clock, device):
     times = compare({"a": lambda: None}, repeats=10, control=crowded_in({3}))
     medians, caution, counting = remarks_of(times._repr_html_())
     assert medians.startswith("Medians of 9 rounds")
-    assert caution.startswith("a: returned no JAX array")
+    assert caution.startswith("a: it returns when it is done")
     assert counting.startswith("Without 1 round in which")
 
 
