@@ -11,7 +11,7 @@ from sphinx.util import logging
 from sphinx_design.shared import create_component
 
 from d2lpar._format import format_value
-from d2lpar.book.claims import UNKNOWN, VERDICTS
+from d2lpar.book.claims import VERDICTS
 from d2lpar.book.notebook import VERDICT_COLORS, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
 
@@ -126,7 +126,7 @@ def measured(app, docname, argument):
     claims = (c for c in chain(*runs.this_build(app).claims.values()) if c.key == key)
     claim = next(claims, None)
     if claim and claim.needs:  # This machine lacks it.
-        return [nodes.Text(UNKNOWN)]
+        return [nodes.Text("…")]
     if not claim or name not in claim.numbers:
         logger.warning("no claim %r with a number %r", key, name, location=docname, type="d2lpar")
         return []
