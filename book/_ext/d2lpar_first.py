@@ -5,8 +5,6 @@ the cell stands where its code can run, and the page repeats its picture, or the
 claim, above.
 """
 
-from copy import deepcopy
-
 from d2lpar_runs import executed
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
@@ -32,7 +30,8 @@ class ShowFirst(SphinxTransform):
                 continue
             for figure in cell.findall(nodes.figure):
                 # Its caption has a number, and so stands only once.
-                picture = [deepcopy(part) for part in figure if not isinstance(part, nodes.caption)]
+                parts = (part for part in figure if not isinstance(part, nodes.caption))
+                picture = [part.deepcopy() for part in parts]
                 pictures.append(nodes.container("", *picture, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
                 sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
