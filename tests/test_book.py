@@ -6,6 +6,7 @@ import re
 import string
 import subprocess
 import sys
+from html import unescape
 from itertools import compress, pairwise
 
 import jupytext
@@ -15,7 +16,7 @@ from run_notebook import ROOT, claims_of, notebooks, read
 
 from d2lpar._stack import Place
 from d2lpar._watched import KINDS, Finding, Watched
-from d2lpar.book import Claim, exercises, recorded, results
+from d2lpar.book import Claim, claims, exercises, recorded, results
 from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
@@ -250,6 +251,23 @@ def test_no_table_of_claims_has_a_hole_where_a_number_belongs(html, name):
     assert "…" not in (html / "book" / f"{name}.html").read_text()
 
 
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if "first-screen" in p.read_text()])
+def test_the_picture_of_a_chapter_stands_before_its_code_and_again_where_it_is_drawn(html, path):
+    page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
+    article = page[page.index("<h1") :]
+    above = article[: article.index('class="cell ')]
+    (picture,) = re.findall(r"_images/([^\"]+)", above)
+    assert article.count(f"_images/{picture}") > above.count(f"_images/{picture}")
+    run = html.parent / "jupyter_execute" / path.relative_to(ROOT).with_suffix(".ipynb")
+    tagged = [c for c in jupytext.read(run).cells if "first-screen" in c.metadata.get("tags", [])]
+    said = [
+        Claim.from_dict(data) for data in results.outputs_of({"cells": tagged}, claims.MIME_TYPE)
+    ]
+    assert said
+    words = " ".join(unescape(re.sub(r"<[^>]+>", "", above)).split())
+    assert [claim.text for claim in said if claim.text not in words] == []
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=IDS)
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(html, path):
     page = (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
@@ -348,8 +366,10 @@ def tables_of(page):
 
 
 def alts_of(page):
+    """Return the alternative texts of a page's images, of which one may stand twice."""
     images = re.findall(r"<img [^>]*_images/[^>]*>", page)
-    return [re.search('alt="(.*?)"', image)[1] for image in images]
+    alts = {re.search('src="(.*?)"', i)[1]: re.search('alt="(.*?)"', i)[1] for i in images}
+    return list(alts.values())
 
 
 def test_each_field_of_the_report_of_watch_is_explained():

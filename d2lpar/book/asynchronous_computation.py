@@ -106,7 +106,7 @@ class HeldTable(dict[str, Held]):
             [*left, *right]
             for left, right in itertools.zip_longest(*columns, fillvalue=["", "", ""])
         ]
-        return as_table(["waits", "for", "", "does not wait", "returns after", ""], rows)
+        return as_table(["waits", "for", "", "returns", "after", ""], rows)
 
 
 def _cells(name: str, held: Held, longest: float) -> list[str]:
