@@ -428,9 +428,12 @@ def interval_ends(quantity: Quantity) -> tuple[float, float]:
 
 
 def format_log_axis(axis: Axis, unit: str) -> None:
-    """Label a logarithmic axis, at 2 and 5 as well if it spans little."""
+    """Label a logarithmic axis, at 2 and 5 as well if it spans little, and evenly if hardly any."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+    seen = [place for place in axis.get_majorticklocs() if low <= place <= high]
+    if len(seen) < 3 and high / low < 10:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_minor_formatter(NullFormatter())
     if unit or high < 1e4:
         format_axis(axis, unit)

@@ -351,3 +351,22 @@ def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, 
     format_log_axis(axes.xaxis, "s")
     assert shown in labels(axes.xaxis)
     assert hidden not in labels(axes.xaxis)
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        ((9e-3, 15.5e-3), ["10 ms", "12 ms", "14 ms"]),
+        ((8.8e-3, 22e-3), ["10 ms", "15 ms", "20 ms"]),
+        ((1.1e-3, 5.2e-3), ["2 ms", "3 ms", "4 ms", "5 ms"]),
+    ],
+)
+def test_a_logarithmic_axis_has_several_labels_even_where_it_spans_hardly_anything(
+    axes, limits, shown
+):
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    format_log_axis(axes.yaxis, "s")
+    axes.figure.draw_without_rendering()
+    labelled = zip(axes.yaxis.get_majorticklocs(), axes.yaxis.get_ticklabels(), strict=True)
+    assert [t.get_text() for at, t in labelled if limits[0] <= at <= limits[1]] == shown
