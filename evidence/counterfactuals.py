@@ -51,6 +51,14 @@ CAUSES = {
             },
             alone=True,
         ),
+        "each-change-keeps-device-busy": Intervention(
+            "reading the loss later (the ordinary loop instead)",
+            {
+                "lambda: mended_loop(map(read_batch, range(steps))),": (
+                    "lambda: (*ordinary_loop(), 1),"
+                )
+            },
+        ),
     },
     "automatic-parallelism": {
         "layout-alone-is-slower": Intervention(

@@ -1,8 +1,8 @@
 """What a page shows on its first screen, for Sphinx: what its cells tagged `first-screen` show.
 
 A reader meets the result before the code that makes it, but in a notebook the code comes first. So
-the cell stands where its code can run, and the page repeats its picture, or the sentence of its
-claim, above.
+the cell stands where its code can run, and the page shows its picture, or the sentence of its
+claim, above; also there if its code is shown, and else only above.
 """
 
 from d2lpar_runs import executed
@@ -17,7 +17,7 @@ TAG = "first-screen"
 
 
 class ShowFirst(SphinxTransform):
-    """Repeat pictures and sentences of tagged cells behind the second paragraph of a page."""
+    """Show pictures and sentences of tagged cells behind the second paragraph of a page."""
 
     default_priority = 190
 
@@ -28,11 +28,14 @@ class ShowFirst(SphinxTransform):
         for cell in self.document.findall(nodes.container):
             if f"tag_{TAG}" not in cell["classes"]:
                 continue
-            for figure in cell.findall(nodes.figure):
-                # Its caption has a number, and so stands only once.
-                parts = (part for part in figure if not isinstance(part, nodes.caption))
-                picture = [part.deepcopy() for part in parts]
-                pictures.append(nodes.container("", *picture, classes=["cell_output"]))
+            for figure in list(cell.findall(nodes.figure)):
+                if "tag_remove-input" in cell["classes"]:
+                    figure.parent.remove(figure)
+                    pictures.append(nodes.container("", figure, classes=["cell_output"]))
+                else:  # Its caption has a number, and so stands only once.
+                    parts = (part for part in figure if not isinstance(part, nodes.caption))
+                    copies = [part.deepcopy() for part in parts]
+                    pictures.append(nodes.container("", *copies, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
                 sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
         if pictures:

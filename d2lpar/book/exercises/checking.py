@@ -67,9 +67,8 @@ class Report:
         box = (
             f'<div class="d2lpar-exercise" data-verdict="{self.verdict}" style="border-left: 0.3em '
             f'solid {color}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-            f"<div>Exercise {self.exercise}</div>"
-            f'<strong style="background: {color}; border-radius: 0.25em; color: white; '
-            f'padding: 0 0.4em">{words}</strong>: {with_code(self.saw)}'
+            f'{self.exercise} <strong style="background: {color}; border-radius: 0.25em; '
+            f'color: white; padding: 0 0.4em">{words}</strong> {with_code(self.saw)}'
             f'<ul style="margin: 0.2em 0; font-size: 0.85em">{look}</ul></div>'
         )
         return {
