@@ -157,7 +157,11 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
         return "\n".join([*lines, *self._remarks])
 
     def _repr_html_(self) -> str:
-        below = [f"{name}: {remark}" for name, m in self.items() for remark in m._remarks]
+        by_remark: dict[str, list[str]] = {}
+        for name, measurement in self.items():
+            for remark in measurement._remarks:
+                by_remark.setdefault(remark, []).append(name)
+        below = [f"{', '.join(names)}: {remark}" for remark, names in by_remark.items()]
         return _times_table(list(self.values()), [*below, *self._remarks])
 
     @property
@@ -488,7 +492,7 @@ class _Timed:
         }
         warnings = total.warnings
         if not self.waited_for_something:
-            warnings += ("it returns when it is done, and no JAX array: both times are the same",)
+            warnings += ("returned no JAX array, so both times are the same",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 

@@ -101,6 +101,12 @@ def record_trace(
     """
     require_function("record_trace", function)
     require_values("record_trace()")
+    recording = _record(function, *args, **kwargs)
+    return recording.result, recording.timeline
+
+
+def _record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "_Recording":
+    """Record a function; what the profiler has written is not read yet, which takes longest."""
     name = getattr(function, "__name__", type(function).__name__)
     wait_all()  # What is still queued is not part of it.
     with tempfile.TemporaryDirectory() as folder:
@@ -117,11 +123,8 @@ def record_trace(
                 "of the same shapes, dtypes and devices."
             )
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        events = read_events(files[-1].read_bytes()) if files and can_read_traces() else ()
-    seen = {event.device for event in events}
-    watched = {result.device for result in results} - seen
-    events = in_order([*events, *rows_of(results, watched, events)])
-    return result, Timeline(events, frozenset(watched), took / 1e9)
+        data = files[-1].read_bytes() if files and can_read_traces() else b""
+    return _Recording(result, results, data, took / 1e9)
 
 
 def record_typical(
@@ -164,13 +167,33 @@ def record_typical(
     """
     require_function("record_typical", function)
     require_count("times", times, at_least=1)
+    require_values("record_typical()")
     every, held = [], []
     for _ in range(times):
-        every.append(record_trace(function, *args, **kwargs))
+        every.append(_record(function, *args, **kwargs))
         if control and control.probe() < control.below:
             held.append(every[-1])
-    by_length = sorted(held or every, key=lambda recorded: recorded[1].seconds)
-    return by_length[(len(by_length) - 1) // 2]
+    by_length = sorted(held or every, key=lambda recording: recording.seconds)
+    typical = by_length[(len(by_length) - 1) // 2]
+    return typical.result, typical.timeline
+
+
+class _Recording(NamedTuple):
+    """What a function returned, when its results were ready, and what the profiler has written."""
+
+    result: Any
+    results: Sequence["Result"]
+    data: bytes
+    seconds: float
+
+    @property
+    def timeline(self) -> Timeline:
+        """What the profiler has seen, and rows for devices of which it has seen nothing."""
+        events = read_events(self.data) if self.data else ()
+        seen = {event.device for event in events}
+        watched = {result.device for result in self.results} - seen
+        events = in_order([*events, *rows_of(self.results, watched, events)])
+        return Timeline(events, frozenset(watched), self.seconds)
 
 
 def read_trace(path: str | Path) -> Timeline:

@@ -569,8 +569,13 @@ def test_below_the_table_stands_what_a_reader_should_know(clock, device):
     times = compare({"a": lambda: None}, repeats=10, control=crowded_in({3}))
     medians, caution, counting = remarks_of(times._repr_html_())
     assert medians.startswith("Medians of 9 rounds")
-    assert caution.startswith("a: it returns when it is done")
+    assert caution.startswith("a: returned no JAX array")
     assert counting.startswith("Without 1 round in which")
+
+
+def test_what_is_to_be_said_of_several_functions_is_said_once():
+    html = compare({"a": lambda: None, "b": lambda: 1}, repeats=9)._repr_html_()
+    assert [remark.split(":")[0] for remark in remarks_of(html)][1:] == ["a, b"]
 
 
 def test_too_few_rounds_have_no_interval_in_the_table():

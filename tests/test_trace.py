@@ -259,9 +259,9 @@ def recorded(monkeypatch):
 
         def record(function, *args, **kwargs):
             made.append(next(lengths))
-            return function(*args, **kwargs), Timeline((), seconds=made[-1])
+            return _trace._Recording(function(*args, **kwargs), (), b"", made[-1])
 
-        monkeypatch.setattr(_trace, "record_trace", record)
+        monkeypatch.setattr(_trace, "_record", record)
         return made
 
     return recorded

@@ -158,8 +158,7 @@ x = jnp.ones((1500, 1500))
 product(x).block_until_ready()
 for _ in range(6):
     processor, passed = time.process_time(), time.perf_counter()
-    for _ in range(3):
-        product(x).block_until_ready()
+    product(x).block_until_ready()
     print((time.process_time() - processor) / (time.perf_counter() - passed))
 """
 
@@ -341,10 +340,10 @@ def explore_pipeline() -> Explorable:
     )
     numbers = total.mark_text(align="right", dx=-4, color="white").encode(text="total:Q")
     parts = [
-        gantt.properties(title="What works when", height=84),
-        in_flight.properties(title="Queued or running", height=56),
+        gantt.properties(title="What works when", height=72),
+        in_flight.properties(title="Queued or running", height=48),
         (total.mark_bar(height=18, color=COLORS["model"]) + numbers).properties(
-            title="Until Python has the last result", height=78
+            title="Until Python has the last result", height=66
         ),
     ]
     return stacked(

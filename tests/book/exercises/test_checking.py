@@ -60,7 +60,7 @@ def test_a_notebook_gets_text_html_and_data_that_json_can_keep(verdict):
     assert set(bundle) == {"text/plain", "text/html", MIME_TYPE}
     assert bundle["text/plain"] == repr(report)
     assert f'class="d2lpar-exercise" data-verdict="{verdict}"' in bundle["text/html"]
-    for text in (f"Exercise {report.exercise}", f">{words}<", report.saw, report.look):
+    for text in (report.exercise, f">{words}<", report.saw, report.look):
         assert text in bundle["text/html"]
     assert bundle["text/html"].count("<li>") == bool(report.look)
     assert json.loads(json.dumps(bundle[MIME_TYPE])) == {
