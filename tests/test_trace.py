@@ -15,7 +15,6 @@ from d2lpar import (
     CompilationError,
     Control,
     D2lparError,
-    Timeline,
     _trace,
     cpu,
     read_trace,
