@@ -104,10 +104,10 @@ CAUSES = {
             },
             alone=True,
         ),
-        "update-beside-backward": BARRIERS,
-        "training-by-hand-agrees": Intervention(
+        "update-before-backward-ends": BARRIERS,
+        "step-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
-            {"rate * (gradient + other_gradient)": "rate * 2 * gradient"},
+            {"rate * (gradient + other_gradient) / 2": "rate * gradient"},
         ),
         "small-minibatches-do-not-pay": Intervention(
             "the smallness", {"    ways(64), until=": "    ways(512), until="}

@@ -187,13 +187,13 @@ def cores_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Quan
 class Pipeline:
     """A loop in which Python prepares a call, a device computes it, and Python notices.
 
-    A turn with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time, and
-    all turns together take t1 + t2 + t3 + (turns - 1) max(t1, t2).
+    An iteration with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time,
+    and all together take t1 + t2 + t3 + (iterations - 1) max(t1, t2).
 
     Attributes:
         t1: Seconds in which Python prepares and dispatches a call.
         t2: Seconds in which the device computes it.
-        with_barrier: What the model says of all turns with a barrier in each, in seconds.
+        with_barrier: What the model says of all iterations with a barrier in each, in seconds.
         without: What it says of them with a barrier at the end.
     """
 
@@ -203,21 +203,21 @@ class Pipeline:
     without: Quantity
 
     @classmethod
-    def of(cls, times: Comparison, turns: int) -> "Pipeline":
+    def of(cls, times: Comparison, iterations: int) -> "Pipeline":
         """Return what follows, round by round, from three measurements.
 
         Args:
-            times: Has the arms `"one turn"`, which prepares and calls once; `"one call"`, without
-                the preparing; and `"nine calls"`, which are all dispatched before the first is
-                waited for.
-            turns: How many turns the model is asked for.
+            times: Has the arms `"one iteration"`, which prepares and calls once; `"one call"`,
+                without the preparing; and `"nine calls"`, which are all dispatched before the first
+                is waited for.
+            iterations: How many iterations the model is asked for.
         """
-        turn = times["one turn"]
-        t1 = turn.dispatch.rename("t1")
+        one = times["one iteration"]
+        t1 = one.dispatch.rename("t1")
         # Eight more calls in the queue, which hide all but the computing.
         more = times["nine calls"].total - times["one call"].total
         t2 = (more / 8).rename("t2")
-        rounds = list(zip(turn.total.samples, t1.samples, t2.samples, strict=True))
+        rounds = list(zip(one.total.samples, t1.samples, t2.samples, strict=True))
         level = times.level
 
         def model(name, seconds):
@@ -226,8 +226,8 @@ class Pipeline:
         return cls(
             t1,
             t2,
-            model("model, with barriers", (turns * whole for whole, _, _ in rounds)),
-            model("model", (whole + (turns - 1) * max(a, b) for whole, a, b in rounds)),
+            model("model, with barriers", (iterations * whole for whole, _, _ in rounds)),
+            model("model", (whole + (iterations - 1) * max(a, b) for whole, a, b in rounds)),
         )
 
 

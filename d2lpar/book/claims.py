@@ -183,7 +183,7 @@ class Claim:
 
     def _html(self) -> str:
         known = self._elsewhere
-        link = f'<a href="{PAGE}">Results of machines</a>.' if self.needs and known else ""
+        link = f'<a href="{PAGE}">Results on other machines</a>.' if self.needs and known else ""
         words, color, behind = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict], self.detail
         if self.needs and known:
             words, color = known[0].badge, VERDICT_COLORS[known[0].claim.verdict]

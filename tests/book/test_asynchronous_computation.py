@@ -76,10 +76,10 @@ def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them
         return device.run(t2)
 
     times = compare(
-        {"one turn": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
+        {"one iteration": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
         clock=clock,
     )
-    found = Pipeline.of(times, turns=10)
+    found = Pipeline.of(times, iterations=10)
     assert (found.t1.median, found.t2.median) == (t1, t2)
     assert found.with_barrier.median == 10 * (t1 + t2)
     assert found.without.median == t1 + t2 + 9 * max(t1, t2)

@@ -228,7 +228,7 @@ def test_a_claim_that_cannot_be_tested_here_shows_what_another_machine_measured(
     record(H200, there(verdict))
     made = here()
     html = made._repr_mimebundle_()["text/html"]
-    link = "Testing it here needs a GPU. Results of machines ."
+    link = "Testing it here needs a GPU. Results on other machines ."
     assert words_of(made) == f"x < 5 gains 7.25. {badge} {link}"
     assert 'data-verdict="untestable"' in html
     assert VERDICT_COLORS[there(verdict).verdict] in html
@@ -301,7 +301,7 @@ def test_what_was_measured_here_without_what_it_needs_is_not_said_in_the_sentenc
     assert "<a " not in shown  # A click there unfolds.
     assert [row[0] for row in cells_of(folded)] == ["", "ratio"]
     assert "The table is of this machine." in folded
-    assert "Results of machines</a>" in folded
+    assert "Results on other machines</a>" in folded
 
 
 def test_behind_the_fold_of_a_claim_is_what_each_gpu_has_to_say_of_it(record):
