@@ -59,9 +59,9 @@ def check_x1(total: Callable, enough: Callable) -> Report:
         if require_truth(said) != (simple == right):
             yours = "is the time" if said else "is not the time"
             raise Rejection(
-                f"The formula is right. But for t1 = {t1:g}, t2 = {t2:g} and {iterations} iterations "
-                f"your condition says that t1 + N t2 + t3 {yours}: it gives {simple:g} + t3, and the "
-                f"simulation ends at {right:g} + t3.",
+                f"The formula is right. But for t1 = {t1:g}, t2 = {t2:g} and {iterations} "
+                f"iterations your condition says that t1 + N t2 + t3 {yours}: it gives {simple:g} "
+                f"+ t3, and the simulation ends at {right:g} + t3.",
                 "For which t1 and t2 does the back end never wait for the front end, after the "
                 "first call?",
             )
