@@ -88,6 +88,10 @@ def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
         f"was idle for {loop['after']:%} of the time instead of {loop['before']:%}.",
         "in-your-own-code": f"after both recipes: {watched['gain']:.2f} times as fast.",
     }
+    window = numbers["host-batches-pile-up"]["time"]
+    assert f"for each step, {window:.1f} times as long." in " ".join(
+        (BOOK / "asynchronous-computation.md").read_text().split()
+    )
     for page, sentence in said.items():
         assert sentence in " ".join((BOOK / f"{page}.md").read_text().split()), page
 

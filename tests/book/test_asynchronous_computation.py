@@ -11,9 +11,11 @@ from d2lpar.book.asynchronous_computation import (
     Held,
     HeldTable,
     Pipeline,
+    can_count_threads,
     most_unfinished,
     plot_calls,
     plot_ways,
+    threads_taken,
     time_held,
     time_to_notice,
 )
@@ -60,6 +62,15 @@ def test_the_text_names_each_operation_with_what_it_did():
         ["float(s)", "waits", "20", "ms"],
         ["y.T", "returns", "10", "µs"],
     ]
+
+
+# --- On how many threads JAX computes -----------------------------------------------------------
+
+
+@pytest.mark.skipif(not can_count_threads(), reason="threads are counted on Linux only")
+def test_a_process_that_may_use_one_thread_is_counted_with_one():
+    taken = threads_taken({"one": {"NPROC": "1"}})["one"]
+    assert taken.samples == (1.0,) * 6
 
 
 # --- The three durations ------------------------------------------------------------------------
