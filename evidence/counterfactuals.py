@@ -20,6 +20,15 @@ NO_ONE_SUM = Intervention(
     alone=True,
 )
 
+UNMENDED = Intervention(
+    "reading ahead, and reading the loss later",
+    {
+        "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
+        "mended_loop(read_ahead(),": "mended_loop(map(read_batch, range(steps)),",
+    },
+    alone=True,
+)
+
 CAUSES = {
     "asynchronous-computation": {
         "loop-leaves-device-idle": Intervention(
@@ -43,22 +52,8 @@ CAUSES = {
         "donation-saves-memory": Intervention(
             "the donation", {"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"}
         ),
-        "loop-mended": Intervention(
-            "reading ahead, and reading the loss later",
-            {
-                "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
-                "mended_loop(read_ahead(),": "mended_loop(map(read_batch, range(steps)),",
-            },
-            alone=True,
-        ),
-        "each-change-keeps-device-busy": Intervention(
-            "reading the loss later (the ordinary loop instead)",
-            {
-                "lambda: mended_loop(map(read_batch, range(steps))),": (
-                    "lambda: (*ordinary_loop(), 1),"
-                )
-            },
-        ),
+        "loop-mended": UNMENDED,
+        "each-change-keeps-device-busy": UNMENDED,
     },
     "automatic-parallelism": {
         "layout-alone-is-slower": Intervention(
