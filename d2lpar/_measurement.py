@@ -299,7 +299,8 @@ def compare(
         observe: What else to note of each result, by name: functions that return a number. They
             are called when the result is ready and the clock has stopped.
         units: Their units, by name, where they have one: `"s"` or `"B"`.
-        control: What decides which rounds count, such as `free_cores(2)`.
+        control: What decides which rounds count, such as `free_cores(2)`. If it holds so rarely
+            that too few rounds would count in the end, it stops at its second look or later.
         warmup: How many uncounted rounds to run first.
         clock: Returns seconds.
 
@@ -527,7 +528,16 @@ class _Rounds:
             so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
             if not question or question.decided_by(so_far) or clock() - started > max_seconds:
                 break
+            if look and self._too_crowded(rounds, repeats * 2 ** (LOOKS - 1)):
+                break
         return so_far
+
+    def _too_crowded(self, rounds: int, at_most: int) -> bool:
+        """Say whether so few rounds count that too few would if it went on like that to the end."""
+        if not self._control:
+            return False
+        held = sum(number < self._control.below for number in self._probed)
+        return held * at_most < FEWEST_ROUNDS * rounds
 
     def _take(self, round_: int) -> None:
         for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):

@@ -573,6 +573,17 @@ def test_below_the_table_stands_what_a_reader_should_know(clock, device):
     assert counting.startswith("Without 1 round in which")
 
 
+@pytest.mark.parametrize(("held", "rounds"), [(set(), 18), ({5}, 18), ({5, 7}, 36)])
+def test_a_comparison_gives_up_where_the_control_hardly_ever_holds(held, rounds):
+    times = compare(
+        {"a": lambda: None, "b": lambda: None},
+        until=lambda times: times.ratio("a", "b") > 1e9,
+        control=crowded_in(set(range(200)) - held),
+    )
+    assert len(times["a"].total.samples) == rounds
+    assert times.needs
+
+
 def test_what_is_to_be_said_of_several_functions_is_said_once():
     html = compare({"a": lambda: None, "b": lambda: 1}, repeats=9)._repr_html_()
     assert [remark.split(":")[0] for remark in remarks_of(html)][1:] == ["a, b"]
