@@ -196,7 +196,7 @@ def _times_table(measurements: list[Measurement], below: list[str]) -> str:
     level = in_percent(measurements[0].total.level) if measurements else ""
     count = len(measurements[0].total.samples) if measurements else 0
     note = f"Medians of {count} rounds, with their {level} intervals below."
-    header = ["", "Python has control back", "the result is ready", "", *observed]
+    header = ["", "the call returns", "the result is ready", "", *observed]
     return as_table(header, rows, [note, *below])
 
 

@@ -88,6 +88,15 @@ def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
         f"was idle for {loop['after']:%} of the time instead of {loop['before']:%}.",
         "in-your-own-code": f"after both recipes: {watched['gain']:.2f} times as fast.",
     }
+    (score,) = (
+        predicate.quantity
+        for made in of_h200.claims.values()
+        for claim in made
+        if claim.key == "cpu-and-gpu-overlap"
+        for predicate in claim.predicates
+    )
+    low, high = score.interval
+    said["automatic-parallelism"] = f"its interval reaches from {low:.2f} to {high:.2f}.)"
     window = numbers["host-batches-pile-up"]["time"]
     assert f"for each step, {window:.1f} times as long." in " ".join(
         (BOOK / "asynchronous-computation.md").read_text().split()

@@ -527,7 +527,7 @@ def test_in_a_notebook_a_measurement_shows_both_times_and_its_doubts(clock, devi
     times = measure(lambda: device.run(next(works), dispatch=2), repeats=6, clock=clock)
     html = times._repr_html_()
     header, (name, asked, ready, _) = cells_of(html)
-    assert header == ["", "Python has control back", "the result is ready", ""]
+    assert header == ["", "the call returns", "the result is ready", ""]
     assert (name, asked, ready) == ("<lambda>", "2 s\n2 s", "7 s\n7 s to 11 s")
     assert remarks_of(html) == ["Medians of 6 rounds, with their 95 % intervals below."]
 

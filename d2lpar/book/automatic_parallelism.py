@@ -21,7 +21,7 @@ from d2lpar._devices import cpu, device_name
 from d2lpar._format import format_value
 from d2lpar._measurement import Until, compare, measure
 from d2lpar._overlap import OverlapScore, overlap_score
-from d2lpar._plot import COLORS, WIDTH, format_log_axis
+from d2lpar._plot import COLORS, WIDTH, format_axis
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import COPY, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import Timer
@@ -297,35 +297,30 @@ def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> flo
 
 
 def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
-    """Draw how long each way takes until all copies are there, beside the computing alone.
+    """Draw how long it takes by each way until everything is computed and copied.
 
     Args:
         ways: What was measured here. If nothing was, what a machine with a GPU has recorded is
             drawn.
 
     Returns:
-        The axes; their title says which machine it was.
+        The axes; their label says which machine it was.
     """
-    machine, times = "this machine", {name: way.times.rows for name, way in ways.items()}
+    machine, times = "this machine", {name: way.times.at_once for name, way in ways.items()}
     if not ways:
         machine, rows = recorded_on_gpu("P6")
-        times = {name: tuple(rows[name].values()) for name in WAYS}
-    computing, _, at_once = (
-        [quantity.median for quantity in part] for part in zip(*times.values(), strict=True)
-    )
-    axes = plt.figure(figsize=(WIDTH, 1.7)).add_subplot()
+        times = {name: rows[name]["at once"] for name in WAYS}
+    axes = plt.figure(figsize=(WIDTH, 1.5)).add_subplot()
     places = np.arange(len(times))[::-1]
-    axes.barh(places, at_once, 0.6, color=COLORS["none"], label="with the copies")
-    axes.barh(places, computing, 0.6, color=COLORS["device"], label="computing alone")
-    for place, seconds in zip(places, at_once, strict=True):
-        axes.text(seconds, place, f" {format_value(seconds, 's', digits=2)}", va="center")
+    seconds = [quantity.median for quantity in times.values()]
+    axes.barh(places, seconds, 0.6, color=COLORS["none"])
+    for place, value in zip(places, seconds, strict=True):
+        axes.text(value, place, f" {format_value(value, 's', digits=2)}", va="center")
     axes.set_yticks(places, times)
     axes.grid(axis="y", visible=False)
-    axes.set_xscale("log")
-    axes.set_xlim(min(computing) / 2, 4 * max(at_once))  # With room for the numbers.
-    format_log_axis(axes.xaxis, "s")
+    axes.set_xlim(0, 1.2 * max(seconds))  # With room for the numbers.
+    format_axis(axes.xaxis, "s")
     axes.set_xlabel(f"until all is there, on {machine}")
-    axes.figure.legend(loc="outside upper center", ncols=2)
     return axes
 
 

@@ -22,6 +22,14 @@ PAGE = "https://d2lpar.github.io/d2lpar/book/results.html#the-machines"
 """The page that shows them beside each other."""
 
 
+ON_CPU_DEVICES = (
+    "book/automatic-parallelism",
+    "book/beyond-one-machine",
+    *(f"book/solutions/{name}" for name in ("asynchronous-computation", "automatic-parallelism")),
+)
+"""Pages that use CPU devices on every machine, but for claims with `gpu` in their key."""
+
+
 class Recorded(NamedTuple):
     """A claim as one machine has recorded it.
 
@@ -68,11 +76,13 @@ def _files(folder: Path) -> list[dict[str, Any]]:
 def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
     found = defaultdict(list)
     for results in _files(folder):
-        machine = results["machine"]
-        about = machine_in_words(machine["devices"], machine["cores"]), has_gpu(machine["devices"])
-        for page in results["pages"].values():
+        for name, page in results["pages"].items():
             for claim in page["claims"]:
                 if key := claim.get("key"):  # Older files have none.
+                    devices, cores = results["machine"]["devices"], results["machine"]["cores"]
+                    if name in ON_CPU_DEVICES and "gpu" not in key.split("-"):
+                        devices = "1 x cpu"
+                    about = machine_in_words(devices, cores), has_gpu(devices)
                     found[key].append(Recorded(*about, claim))
     return {key: tuple(records) for key, records in found.items()}
 
