@@ -90,6 +90,8 @@ class Claim:
         # What was measured here without it is not what the sentence is about.
         if known := self._elsewhere:
             return known[0].claim.text
+        if not _places_in(self.sentence):
+            return self.sentence.format()
         return f"Not yet measured: this needs {self.needs}."
 
     @property
@@ -188,7 +190,7 @@ class Claim:
         if self.needs and known:
             words, color = known[0].badge, VERDICT_COLORS[known[0].claim.verdict]
             behind = f"Testing it here needs {self.needs}"
-        elif self.needs:
+        elif self.needs and _places_in(self.sentence):
             behind = ""  # The text says it.
         shown = f"{with_code(self.text)} {_badge(words, color)}"
         shown += f" {with_code(behind)}." if behind else ""

@@ -389,3 +389,11 @@ def test_a_verdict_that_does_not_follow_from_the_samples_is_refused(made, said):
 def test_what_cannot_be_claimed_is_refused_with_a_way_out(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_sentence_without_numbers_has_no_hole_where_it_cannot_be_tested():
+    made = Claim("It forks.", needs="a GPU", key="nowhere")
+    html = made._repr_mimebundle_()["text/html"]
+    assert made.text == "It forks."
+    assert "It forks." in html
+    assert "needs a GPU" in html
