@@ -35,7 +35,7 @@ RIGHT[check_x1] = {
 WRONG[check_x1] = {
     "one after the other": (
         (lambda t1, t2, t3, n: n * (t1 + t2 + t3), back_end_is_slower),
-        "right for a single turn. What can happen at the same time in two",
+        "right for a single iteration. What can happen at the same time in two",
     ),
     "the printed formula": (
         (lambda t1, t2, t3, n: t1 + n * t2 + t3, back_end_is_slower),
@@ -53,16 +53,16 @@ WRONG[check_x1] = {
     "a word": ((lambda t1, t2, t3, n: "soon", back_end_is_slower), "is no number"),
     "the printed condition": (
         (formula, lambda t1, t2, n: n * t2 > (n - 1) * t1),
-        "for t1 = 1.25, t2 = 1 and 2 turns your condition says that .* is the time",
+        "for t1 = 1.25, t2 = 1 and 2 iterations your condition says that .* is the time",
     ),
     "strictly slower": (
         (formula, lambda t1, t2, n: t2 > t1),
-        "for t1 = 0.5, t2 = 0.5 and 2 turns your condition says that .* is not the time",
+        "for t1 = 0.5, t2 = 0.5 and 2 iterations your condition says that .* is not the time",
     ),
-    "always": ((formula, lambda t1, t2, n: True), "t1 = 1, t2 = 0.5 and 2 turns"),
+    "always": ((formula, lambda t1, t2, n: True), "t1 = 1, t2 = 0.5 and 2 iterations"),
     "nearly as slow": (
         (formula, lambda t1, t2, n: t2 > 0.8 * t1),
-        "for t1 = 1, t2 = 0.875 and 2 turns your condition says",
+        "for t1 = 1, t2 = 0.875 and 2 iterations your condition says",
     ),
     "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, and"),
     "no condition": ((formula, 3), "given an int, which cannot be .*\n.*, my_condition, and"),
@@ -165,7 +165,7 @@ WRONG[check_x3] = {
     ),
     "nobody waits": (
         lambda first, second, barrier: max(sum(first), sum(second)),
-        "barrier 'each minibatch' .*\n  In each turn Python waits for both",
+        "barrier 'each minibatch' .*\n  In each iteration Python waits for both",
     ),
     "each device for itself": (
         lambda a, b, barrier: loop_time(a, b, barrier.replace("each device", "none")),
