@@ -78,7 +78,11 @@ if TYPE_CHECKING:
         Timer as Timer,
         record_compilations as record_compilations,
     )
-    from d2lpar._trace import read_trace as read_trace, record_trace as record_trace
+    from d2lpar._trace import (
+        read_trace as read_trace,
+        record_trace as record_trace,
+        record_typical as record_typical,
+    )
     from d2lpar._waiting import (
         InFlight as InFlight,
         blocks_host as blocks_host,
@@ -103,7 +107,7 @@ _MODULES = {
     "_quantity": "Predicate Quantity exact once",
     "_timeline": "Event Timeline",
     "_timing": "Benchmark Timer record_compilations",
-    "_trace": "read_trace record_trace",
+    "_trace": "read_trace record_trace record_typical",
     "_waiting": "InFlight blocks_host wait_all",
     "_watch": "watch",
     "_watched": "Watched",

@@ -157,7 +157,11 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
         return "\n".join([*lines, *self._remarks])
 
     def _repr_html_(self) -> str:
-        below = [f"{name}: {remark}" for name, m in self.items() for remark in m._remarks]
+        by_remark: dict[str, list[str]] = {}
+        for name, measurement in self.items():
+            for remark in measurement._remarks:
+                by_remark.setdefault(remark, []).append(name)
+        below = [f"{', '.join(names)}: {remark}" for remark, names in by_remark.items()]
         return _times_table(list(self.values()), [*below, *self._remarks])
 
     @property
@@ -192,7 +196,7 @@ def _times_table(measurements: list[Measurement], below: list[str]) -> str:
     level = in_percent(measurements[0].total.level) if measurements else ""
     count = len(measurements[0].total.samples) if measurements else 0
     note = f"Medians of {count} rounds, with their {level} intervals below."
-    header = ["", "Python has control back", "the result is ready", "", *observed]
+    header = ["", "the call returns", "the result is ready", "", *observed]
     return as_table(header, rows, [note, *below])
 
 
@@ -295,7 +299,8 @@ def compare(
         observe: What else to note of each result, by name: functions that return a number. They
             are called when the result is ready and the clock has stopped.
         units: Their units, by name, where they have one: `"s"` or `"B"`.
-        control: What decides which rounds count, such as `free_cores(2)`.
+        control: What decides which rounds count, such as `free_cores(2)`. If it holds so rarely
+            that too few rounds would count in the end, it stops at its second look or later.
         warmup: How many uncounted rounds to run first.
         clock: Returns seconds.
 
@@ -488,7 +493,7 @@ class _Timed:
         }
         warnings = total.warnings
         if not self.waited_for_something:
-            warnings += ("returned no JAX array: total is when Python was done, no more",)
+            warnings += ("returned no JAX array, so both times are the same",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 
@@ -523,7 +528,16 @@ class _Rounds:
             so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
             if not question or question.decided_by(so_far) or clock() - started > max_seconds:
                 break
+            if look and self._too_crowded(rounds, repeats * 2 ** (LOOKS - 1)):
+                break
         return so_far
+
+    def _too_crowded(self, rounds: int, at_most: int) -> bool:
+        """Say whether so few rounds count that too few would if it went on like that to the end."""
+        if not self._control:
+            return False
+        held = sum(number < self._control.below for number in self._probed)
+        return held * at_most < FEWEST_ROUNDS * rounds
 
     def _take(self, round_: int) -> None:
         for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):

@@ -4,6 +4,7 @@ import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,13 +12,15 @@ from d2lpar._errors import needs
 from d2lpar._format import DEVICE, HOST, format_value
 from d2lpar._graph import layout_of, require_graph
 from d2lpar._quantity import Quantity
-from d2lpar._timeline import COPY, PYTHON, Timeline
+from d2lpar._timeline import ANNOTATION, COPY, PYTHON, Event, Timeline
 
 with needs("plot"):
     import matplotlib.pyplot as plt
     import networkx as nx
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+    from matplotlib.legend_handler import HandlerTuple
     from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
     from matplotlib.path import Path
     from matplotlib.ticker import (
@@ -37,11 +40,19 @@ COLORS = {
     "other": "#999933",
     "model": "#777777",
     "wait": "#BBBBBB",
+    "annotation": "#44AA99",
 }
 """One color for one thing throughout the book, safe for color-blind readers.
 
 Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
-Universal Design (2008); olive, wine and sand from P. Tol, Color Schemes (2021).
+Universal Design (2008); olive, teal, wine and sand from P. Tol, Color Schemes (2021).
+"""
+
+WIDTH = 5.6
+"""Inches of a figure that is as wide as the text.
+
+With type of 10.5 points, it is 9 pixels high on a phone, where the text is 350 pixels wide, and 18
+at a desk, where it is 688.
 """
 
 _DEVICES = {"CPU": (DEVICE, "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
@@ -76,13 +87,12 @@ def use_style() -> None:
     """
     plt.rcParams.update(
         {
-            "figure.figsize": (5.2, 2.8),
+            "figure.figsize": (WIDTH, 2.4),
             "figure.constrained_layout.use": True,
             "figure.facecolor": "white",
-            "font.size": 11.5,
-            "xtick.labelsize": 11,
-            "ytick.labelsize": 11,
-            "legend.fontsize": 11,
+            "savefig.pad_inches": 0.04,  # What the layout leaves free, so that WIDTH is kept.
+            "font.size": 10.5,
+            "axes.titlesize": "medium",
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
@@ -119,9 +129,9 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     """
     require_graph(graph, "plot_graph()")
     detailed = len(graph) <= 12
-    width, height = (2.1, 0.8) if detailed else (1.12, 0.56)  # Inches for each box.
+    width, height = (1.95, 0.7) if detailed else (1.08, 0.5)  # Inches for each box.
     layout = layout_of(graph)
-    size = (max(4.0, width * layout.width), height * layout.height + 0.5)
+    size = (max(WIDTH, width * layout.width), height * layout.height + 0.4)
     axes = plt.figure(figsize=size).add_subplot()
     axes.set_axis_off()
     on_path = set(itertools.pairwise(path))
@@ -137,7 +147,7 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
         if attributes["device"]:
             color = device_color(attributes["device"])
         box(axes, *layout.nodes[node], 0.84, text, color, height=0.52, bold=node in path)
-    margin = max(0.0, 4.0 / width - layout.width) / 2
+    margin = max(0.0, WIDTH / width - layout.width) / 2
     axes.set(xlim=(-margin, layout.width + margin), ylim=(-layout.height + 0.5, 0.5))
     devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
     if devices:
@@ -157,8 +167,10 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
             a bar; runs too short to be seen apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline. Python's row is on top, blue where it dispatches and
-        white where it waits; below is a row for each device and copy engine. Copies are hatched.
+        The axes, one for each timeline. Python's row is on top, blue where it dispatches, white
+        where it waits, and in a color of its own for each name that the function itself gave to
+        something (`jax.profiler.TraceAnnotation`), a number at its end aside; below is a row for
+        each device and copy engine. Copies are hatched. A legend says which of these there are.
 
     Raises:
         ValueError: If there is none.
@@ -170,55 +182,118 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
         )
     timelines = {title: timeline.programs for title, timeline in timelines.items()}
     heights = [max(2, len(timeline.rows)) for timeline in timelines.values()]
-    figure = plt.figure(figsize=(5.2, 0.36 * sum(heights) + 0.45 * len(heights) + 0.6))
+    figure = plt.figure(figsize=(WIDTH, 0.3 * sum(heights) + 0.38 * len(heights) + 0.75))
     charts = figure.subplots(
         len(timelines), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
     )[:, 0]
     longest = max(timeline.elapsed for timeline in timelines.values()) or 1e-9
+    every = [event for timeline in timelines.values() for event in timeline.events]
+    looks = _looks(every)
     for axes, (title, timeline) in zip(charts, timelines.items(), strict=True):
-        _draw_timeline(axes, timeline, longest)
-        axes.set_title(title, loc="left", fontsize=11.5)
+        _draw_timeline(axes, timeline, longest, looks)
+        axes.set_title(title, loc="left")
+    _draw_legend(figure, every, looks)
     format_axis(charts[-1].xaxis, "s")
     charts[-1].set_xlim(0, longest)
     charts[-1].xaxis.set_major_locator(MaxNLocator(6))
-    every = [event for timeline in timelines.values() for event in timeline.events]
     watched = frozenset().union(*(timeline.watched for timeline in timelines.values()))
     source = Timeline(tuple(every), watched).source.replace("; ", ";\n")
-    charts[-1].set_xlabel(f"time since the call, {source}", fontsize=11)
+    charts[-1].set_xlabel(f"time since the call, {source}")
     return list(charts)
 
 
-def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
+# How the kinds of events look. A run is lighter than its color, for the name on it: black here, and
+# white on what the light becomes in the dark.
+_BARS = {
+    "dispatch": {},
+    "waits": {"facecolor": "white", "edgecolor": COLORS["wait"], "linewidth": 1.0},
+    "runs": {"alpha": 0.7},
+    "copy": {"hatch": "////", "alpha": 0.75},
+}
+_ORDER = ("dispatch", "waits"), ("runs", "copy")  # With names between.
+_KINDS = {"dispatch": "dispatch", "wait": "waits", "": "runs", COPY: "copy"}
+_ANNOTATIONS = (COLORS["annotation"], "#DDCC77", "#999933")
+
+
+def _kind(event: Event) -> str:
+    """Return what an event is called in the legend: of "read #1" and "read #2", both are "read"."""
+    if event.operator == ANNOTATION:
+        return re.sub(r"\W*\d+$", "", event.program) or event.program
+    return _KINDS[event.operator]
+
+
+def _looks(events: Sequence[Event]) -> dict[str, dict[str, Any]]:
+    """Return how each kind looks that there is, in the order of the legend."""
+    names = dict.fromkeys(_kind(event) for event in events if event.operator == ANNOTATION)
+    named = {
+        name: {"facecolor": color}
+        for name, color in zip(names, itertools.cycle(_ANNOTATIONS), strict=False)
+    }
+    python, devices = ({kind: _BARS[kind] for kind in kinds} for kinds in _ORDER)
+    kinds = {_kind(event) for event in events}
+    return {kind: look for kind, look in (python | named | devices).items() if kind in kinds}
+
+
+def _draw_legend(
+    figure: Figure, events: Sequence[Event], looks: Mapping[str, Mapping[str, Any]]
+) -> None:
+    """Say what the bars are; devices differ in color."""
+    handles = {}
+    for kind, look in looks.items():
+        colors = {
+            look.get("facecolor") or device_color(e.device) for e in events if _kind(e) == kind
+        }
+        handles[kind] = tuple(
+            Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **look})
+            for color in sorted(colors)
+        )
+    letters = [len(kind) + 5 for kind in handles]  # With the patch before it.
+    figure.legend(
+        handles.values(),
+        handles,
+        loc="outside upper center",
+        ncols=len(handles) if sum(letters) < 64 else max(1, 64 // max(letters)),
+        handler_map={tuple: HandlerTuple(ndivide=None, pad=0)},
+        columnspacing=1.2,
+        handletextpad=0.5,
+    )
+
+
+def _draw_timeline(
+    axes: Axes, timeline: Timeline, longest: float, looks: Mapping[str, Mapping[str, Any]]
+) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
-        events = timeline.row(row)
-        color = device_color(row)
-        for kind, style in _BARS.items():
-            spans = [
-                (event.start / 1e9, event.duration / 1e9, event.program)
-                for event in events
-                if event.operator == kind
-            ]
-            bars = _merge_narrow(spans, narrow=longest / 500)
+        kinds: dict[str, list[tuple[float, float, str]]] = {kind: [] for kind in looks}
+        for event in timeline.row(row):
+            span = (event.start / 1e9, event.duration / 1e9, event.program)
+            kinds[_kind(event)].append(span)
+        # Names lie under the calls that are made meanwhile, and of names the longer ones.
+        order = sorted(kinds, key=lambda kind: (kind in _BARS, -_longest(kinds[kind])))
+        for number, kind in enumerate(order):
+            bars = _merge_narrow(kinds[kind], narrow=longest / 500)
+            bars = _widen(bars, longest, minimum=longest / (500 if kind == "waits" else 280))
+            color = looks[kind].get("facecolor", device_color(row))
             axes.broken_barh(
                 [(start, width) for start, width, _ in bars],
                 (height - 0.36, 0.72),
                 **{
                     "facecolor": color,
                     "edgecolor": ["white" if name else color for *_, name in bars] or color,
-                    "linewidth": 0.7,
-                    **style,
+                    "linewidth": 0.5,
+                    **looks[kind],
                 },
             )
+            above = [span for other in order[number + 1 :] for span in kinds[other]]
             for start, width, name in bars:
-                if name and width > longest * (0.02 * len(name) + 0.003):
+                start, width = _free(start, width, above) if kind not in _BARS else (start, width)
+                if name and width > longest * (0.017 * len(name) + 0.003):
                     axes.text(
                         start + width / 2,
                         height,
-                        "waits" if kind == "wait" else name,
+                        "waits" if kind == "waits" else name,
                         ha="center",
                         va="center",
-                        fontsize=11,
                         color="white" if kind == "dispatch" else "black",
                     )
     axes.set_yticks(range(len(rows)), rows[::-1])
@@ -229,14 +304,42 @@ def _draw_timeline(axes: Axes, timeline: Timeline, longest: float) -> None:
         axes.text(longest / 2, above, "no device had anything to do", ha="center", va="center")
 
 
-# How the kinds of events look. A run is lighter than its color, for the name on it: black here,
-# and white on what the light becomes in the dark.
-_BARS = {
-    "dispatch": {},
-    "wait": {"facecolor": "white", "edgecolor": COLORS["wait"], "linewidth": 1.0},
-    COPY: {"hatch": "////", "alpha": 0.75},
-    "": {"alpha": 0.7},
-}
+def _longest(spans: Sequence[tuple[float, float, str]]) -> float:
+    return max((width for _, width, _ in spans), default=0.0)
+
+
+def _free(
+    start: float, width: float, above: Sequence[tuple[float, float, str]]
+) -> tuple[float, float]:
+    """Return the widest part of a bar on which none of those above it lies."""
+    free, at, end = (start, 0.0), start, start + width
+    for first, length, _ in sorted([*above, (end, 0.0, "")]):
+        if start < first + length and first <= end:
+            free = max(free, (at, first - at), key=lambda part: part[1])
+            at = max(at, first + length)
+    return free
+
+
+def _widen(
+    bars: Sequence[tuple[float, float, str]], longest: float, minimum: float
+) -> list[tuple[float, float, str]]:
+    """Make bars as wide as can be seen, at the cost of wide ones beside them; such have no name."""
+    gap, wide = longest / 500, 3 * minimum
+    found: list[tuple[float, float, str]] = []
+    for number, (start, width, name) in enumerate(bars):
+        if width < minimum:
+            following = [first for first, length, _ in bars[number + 1 :][:1] if length < wide]
+            room = min((0.7 * (first - start) for first in following), default=minimum)
+            width, name = max(width, min(minimum, room)), ""
+            start = min(start, longest - width)  # Beyond the end it would be cut off.
+        if found and (excess := found[-1][0] + found[-1][1] + gap - start) > 0:
+            first, length, before = found[-1]
+            if not name and length > wide:
+                found[-1] = first, length - excess, before
+            elif not before and width > wide:
+                start, width = start + excess, width - excess
+        found.append((start, width, name))
+    return found
 
 
 def _merge_narrow(
@@ -261,6 +364,7 @@ def plot_curves(
     *,
     xlabel: str,
     ylabel: str,
+    xunit: str = "",
     models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> Axes:
     """Draw measured quantities over a parameter, and what models say beside them.
@@ -270,6 +374,7 @@ def plot_curves(
         curves: For each value a quantity, by the name of the curve; up to four.
         xlabel: The parameter.
         ylabel: What was measured.
+        xunit: The unit of the parameter, `"s"` or `"B"`, if it has one.
         models: Values of the parameter and what a model says for them, by the name of the model;
             up to three.
 
@@ -287,7 +392,7 @@ def plot_curves(
             "plot_curves() has looks for four curves and three models, found "
             f"{len(curves)} and {len(models)}: draw two figures."
         )
-    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()
     looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
     for (label, quantities), (role, marker) in zip(curves.items(), looks, strict=False):
         axes.errorbar(
@@ -303,7 +408,7 @@ def plot_curves(
         axes.plot(model_xs, ys, line, color=COLORS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    format_log_axis(axes.xaxis, "")
+    format_log_axis(axes.xaxis, xunit)
     format_log_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
@@ -323,9 +428,12 @@ def interval_ends(quantity: Quantity) -> tuple[float, float]:
 
 
 def format_log_axis(axis: Axis, unit: str) -> None:
-    """Label a logarithmic axis, at 2 and 5 as well if it spans little."""
+    """Label a logarithmic axis, at 2 and 5 as well if it spans little, and evenly if hardly any."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+    seen = [place for place in axis.get_majorticklocs() if low <= place <= high]
+    if len(seen) < 3 and high / low < 10:
+        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     axis.set_minor_formatter(NullFormatter())
     if unit or high < 1e4:
         format_axis(axis, unit)
@@ -366,7 +474,7 @@ def box(
             linewidth=2.6 if bold else 1.6,
         )
     )
-    axes.text(x, y, text, ha="center", va="center", fontsize=11)
+    axes.text(x, y, text, ha="center", va="center")
 
 
 def arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:

@@ -17,14 +17,19 @@ COPY = "memory copy"
 
 COPY_CALL = ("device_put", "dispatch")
 
+ANNOTATION = "annotation"
+"""What stands for the operator where the recorded function itself says what Python does."""
+
 
 class Event(NamedTuple):
     """An event of a timeline: something that a device, or Python, was busy with.
 
     Attributes:
         device: The row: `"Python"`, a device such as `"CPU 0"`, or a copy engine of a GPU.
-        program: The jitted function; in Python's row the function that was called.
-        operator: What XLA calls the operator; in Python's row `"dispatch"` or `"wait"`;
+        program: The jitted function; in Python's row the function that was called, or the name of
+            an annotation.
+        operator: What XLA calls the operator; in Python's row `"dispatch"`, `"wait"`, or
+            `"annotation"` for a `jax.profiler.TraceAnnotation`, inside which calls may be made;
             `"memory copy"` for a copy between devices; empty for a whole program.
         run: Counts the runs of programs, so that operators of one run can be told from the next.
         start: Nanoseconds from the start of the recording.
@@ -81,7 +86,7 @@ class Timeline:
         """The same timeline with one event for each run of a program, without its operators."""
         spans: dict[tuple[str, str, str, int], list[int]] = {}
         for device, program, operator, run, start, duration in self.events:
-            kept = operator if operator in ("dispatch", "wait", COPY) else ""
+            kept = operator if operator in ("dispatch", "wait", ANNOTATION, COPY) else ""
             key = (device, program, kept, run)
             span = spans.setdefault(key, [start, start + duration])
             span[1] = max(span[1], start + duration)  # They are in the order of their starts.
@@ -197,7 +202,7 @@ class Timeline:
         lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]
         programs = self.programs
         for row in self.rows:
-            runs = [event for event in programs.row(row) if event.operator != "wait"]
+            runs = [e for e in programs.row(row) if e.operator not in ("wait", ANNOTATION)]
             what = "calls" if row.startswith(PYTHON) else "runs"
             busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
             lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")

@@ -4,32 +4,50 @@ How it works. `record_trace` runs the function under JAX's profiler, inside an a
 own, and reads the trace (an XSpace, the protocol buffer that TensorBoard and Perfetto are given)
 back with `jax.profiler.ProfileData`. Each thread of the host is a line of events there: calls of
 jitted functions make Python's row, operators of a CPU device carry its number, and a GPU has a line
-for each stream. Waiting leaves no event, so `jax.block_until_ready` is annotated while a recording
-is under way. Some work leaves no event either, such as copies between CPU devices: so a thread for
-each device also notes when its results become ready, one after the other.
+for each stream. Waiting leaves no event, so what waits for a value, such as `float`, is annotated
+while a recording is under way, and the annotations of the recorded function itself get names by
+which they can be told from the runtime's own. Some work leaves no event either, such as copies
+between CPU devices: so a thread for each device also notes when its results become ready, one after
+the other.
 """
 
 import contextlib
+import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 
+from d2lpar._cores import Control
 from d2lpar._devices import device_name
-from d2lpar._errors import CompilationError, D2lparError, require_function, require_values
-from d2lpar._timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
+from d2lpar._errors import (
+    CompilationError,
+    D2lparError,
+    require_count,
+    require_function,
+    require_values,
+)
+from d2lpar._timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import listed, record_compilations
 from d2lpar._waiting import ExplainDonation, to_ask, wait_all, wait_for
 from d2lpar._windows import can_read_traces, profiled, without_tensorflow
 
-# What the profiler calls the call that is being recorded, and the time that Python waits.
+# What the profiler calls the call that is being recorded, the time that one of our threads watches
+# its results, that Python waits, in a call of that name, and what is annotated, by that name.
 RECORDED = "d2lpar.record_trace"
-WAITING = "d2lpar.wait"
+WATCHING = "d2lpar.watch_results"
+WAITING = "d2lpar.wait "
+ANNOTATED = "d2lpar.annotation "
+
+# What waits for a value of an array, of the class of arrays.
+_WAITS = ("block_until_ready", "item", "tolist", "__float__", "__int__", "__bool__")
 
 
 def record_trace(
@@ -44,6 +62,11 @@ def record_trace(
     and Python asks for it; so return the pairs in the order in which you ask for the copies. What
     is ready when the function returns, since the function waited for it, is drawn as the call that
     asked for it.
+
+    Python's row shows where it dispatches, where it waits for a value (`jax.block_until_ready`,
+    `float`, `int`, `bool`, `item`, `tolist`, `np.asarray`, `np.array`), and whatever else the
+    function gives a name to: `with jax.profiler.TraceAnnotation("read"):`. Other threads that
+    dispatch or annotate have rows of their own.
 
     Recording takes time: on a machine with two cores some 0.4 µs for each operator that runs, 2 µs
     for each call, and half a millisecond besides. So it matters where operators or calls are small:
@@ -78,6 +101,12 @@ def record_trace(
     """
     require_function("record_trace", function)
     require_values("record_trace()")
+    recording = _record(function, *args, **kwargs)
+    return recording.result, recording.timeline
+
+
+def _record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "_Recording":
+    """Record a function; what the profiler has written is not read yet, which takes longest."""
     name = getattr(function, "__name__", type(function).__name__)
     wait_all()  # What is still queued is not part of it.
     with tempfile.TemporaryDirectory() as folder:
@@ -85,7 +114,7 @@ def record_trace(
             began = time.perf_counter_ns()
             with ExplainDonation(name), jax.profiler.TraceAnnotation(RECORDED):
                 result = function(*args, **kwargs)
-                with jax.profiler.TraceAnnotation(WAITING):
+                with jax.profiler.TraceAnnotation(f"{WAITING}block_until_ready"):
                     results, took = watch_results(result, began)
         if compiled:
             raise CompilationError(
@@ -94,11 +123,77 @@ def record_trace(
                 "of the same shapes, dtypes and devices."
             )
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        events = read_events(files[-1].read_bytes()) if files and can_read_traces() else ()
-    seen = {event.device for event in events}
-    watched = {result.device for result in results} - seen
-    events = in_order([*events, *rows_of(results, watched, events)])
-    return result, Timeline(events, frozenset(watched), took / 1e9)
+        data = files[-1].read_bytes() if files and can_read_traces() else b""
+    return _Recording(result, results, data, took / 1e9)
+
+
+def record_typical(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    times: int = 5,
+    control: Control | None = None,
+    **kwargs: Any,
+) -> tuple[Any, Timeline]:
+    """Record a function several times, and return the recording of median length.
+
+    A single recording may be disturbed: if another process had the core for some milliseconds, a
+    picture of it shows a pause that the program does not have. Until the last recording is done,
+    the results of all of them are kept.
+
+    Args:
+        function: What to record, as for `record_trace`.
+        *args: Its arguments.
+        times: How many times to record it; of an even number, the shorter of the middle two counts.
+        control: What decides which recordings count, such as `free_cores(2)`; it is asked after
+            each. If it never held, all of them do.
+        **kwargs: Arguments of the function, by name.
+
+    Returns:
+        What the function returned in that recording, ready, and the timeline.
+
+    Raises:
+        ValueError: If `times` is no integer of at least 1.
+        Exception: Whatever `record_trace` raises.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from d2lpar import cpu
+        >>> product = jax.jit(lambda x: x @ x)
+        >>> x = jax.block_until_ready(product(jax.device_put(jnp.ones((500, 500)), cpu())))
+        >>> y, timeline = record_typical(product, x, times=3)
+        >>> timeline.busy("CPU 0") > 0
+        True
+    """
+    require_function("record_typical", function)
+    require_count("times", times, at_least=1)
+    require_values("record_typical()")
+    every, held = [], []
+    for _ in range(times):
+        every.append(_record(function, *args, **kwargs))
+        if control and control.probe() < control.below:
+            held.append(every[-1])
+    by_length = sorted(held or every, key=lambda recording: recording.seconds)
+    typical = by_length[(len(by_length) - 1) // 2]
+    return typical.result, typical.timeline
+
+
+class _Recording(NamedTuple):
+    """What a function returned, when its results were ready, and what the profiler has written."""
+
+    result: Any
+    results: Sequence["Result"]
+    data: bytes
+    seconds: float
+
+    @property
+    def timeline(self) -> Timeline:
+        """What the profiler has seen, and rows for devices of which it has seen nothing."""
+        events = read_events(self.data) if self.data else ()
+        seen = {event.device for event in events}
+        watched = {result.device for result in self.results} - seen
+        events = in_order([*events, *rows_of(self.results, watched, events)])
+        return Timeline(events, frozenset(watched), self.seconds)
 
 
 def read_trace(path: str | Path) -> Timeline:
@@ -155,6 +250,7 @@ def _profiler(folder: str) -> Iterator[None]:
     """Run JAX's profiler for the length of a `with` block."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
+    arrays = type(jax.device_put(np.float32(0)))  # `jax.Array` is an abstract class.
     try:
         with without_tensorflow():
             jax.profiler.start_trace(folder, profiler_options=options)
@@ -163,19 +259,68 @@ def _profiler(folder: str) -> Iterator[None]:
             "record_trace() was called while a recording is under way, and JAX has one "
             "profiler: end the other one first, or record the whole with one call."
         ) from error
-    wait = jax.block_until_ready
+    try:
+        with _telling(arrays):
+            yield
+    finally:
+        with without_tensorflow():
+            jax.profiler.stop_trace()
 
-    def wait_and_say_so(tree: Any) -> Any:
-        with jax.profiler.TraceAnnotation(WAITING):
-            return wait(tree)
 
-    jax.block_until_ready = wait_and_say_so  # By itself it leaves no event.
+@contextlib.contextmanager
+def _telling(arrays: type) -> Iterator[None]:
+    """Have waits leave events, and annotations such as can be told, for the length of a block."""
+    waits = [(jax, "block_until_ready"), *((arrays, name) for name in _WAITS)]
+    # They read an array on a CPU device without asking Python, so there is no method to annotate.
+    waits += [(np, "asarray"), (np, "array")]
+    with contextlib.ExitStack() as stack:
+        for owner, name in waits:
+            if wait := vars(owner).get(name):  # The class of arrays is no public one.
+                only = arrays if owner is np else object
+                setattr(owner, name, _saying_so(wait, name.strip("_"), only))
+                stack.callback(setattr, owner, name, wait)
+        # The class itself, which `from jax.profiler import TraceAnnotation` has as well.
+        stack.enter_context(_named_annotations(jax.profiler.TraceAnnotation))
+        yield
+
+
+def _saying_so(wait: Callable[..., Any], name: str, only: type) -> Callable[..., Any]:
+    """Return a function that annotates its waiting, if what it waits for is of this type."""
+
+    def wait_and_say_so(*args: Any, **kwargs: Any) -> Any:
+        if not (args and isinstance(args[0], only)):
+            return wait(*args, **kwargs)
+        with jax.profiler.TraceAnnotation(WAITING + name):
+            return wait(*args, **kwargs)
+
+    return wait_and_say_so
+
+
+@contextlib.contextmanager
+def _named_annotations(annotation: type) -> Iterator[None]:
+    """Have annotations that are not JAX's own say so in their names."""
+    own, inherited = vars(annotation).get("__init__"), annotation.__init__
+
+    def init(self: Any, name: str, **kwargs: Any) -> None:
+        mine = _who_annotates(sys._getframe(1)).startswith(("jax.", "d2lpar._"))
+        inherited(self, name if mine else ANNOTATED + name, **kwargs)
+
+    annotation.__init__ = init
     try:
         yield
     finally:
-        jax.block_until_ready = wait
-        with without_tensorflow():
-            jax.profiler.stop_trace()
+        if own:
+            annotation.__init__ = own
+        else:
+            del annotation.__init__
+
+
+def _who_annotates(caller: FrameType) -> str:
+    """Return the name of the module that annotates, of which JAX's profiler is none."""
+    module = caller.f_globals.get("__name__", "")
+    if module == "jax._src.profiler":  # A step, or a function behind `annotate_function`.
+        module = getattr(caller.f_locals.get("func"), "__module__", "")
+    return module or ""
 
 
 class Result(NamedTuple):
@@ -211,7 +356,8 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
             queues[device_name(device)].append(array)
 
     def watch(device: str) -> None:
-        with contextlib.suppress(Exception):  # The caller waits as well, and meets it.
+        # The caller waits as well, and meets what goes wrong.
+        with jax.profiler.TraceAnnotation(WATCHING), contextlib.suppress(Exception):
             for array in queues[device]:
                 wait_for(array)
                 ready[id(array)][device] = time.perf_counter_ns() - began
@@ -341,21 +487,27 @@ def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | N
                     events.append(Event(key[0], program, stats["hlo_op"], run, start, duration))
                 else:  # The program is waiting for pieces of it that other threads compute.
                     waits.append((key, start, duration))
-        if any(kind == "dispatch" for *_, kind in calls):  # Else it only waits.
+        if any(kind in ("dispatch", ANNOTATION) for *_, kind in calls):  # Else it only waits.
             threads.insert(0 if recorded else len(threads), calls)
     for key, start, duration in waits:
         if key in runs:
             program, run = runs[key]
             events.append(Event(key[0], program, "other threads", run, start, duration))
     for number, calls in enumerate(threads):
-        events += _outermost(PYTHON if number == 0 else f"{PYTHON} {number + 1}", calls)
+        events += _of_python(PYTHON if number == 0 else f"{PYTHON} {number + 1}", calls)
     return events, window
 
 
 def _call(name: str) -> tuple[str, str] | None:
     """Return the function and the kind of a call that Python makes, or None if it is another."""
-    if name == WAITING:
-        return "block", "wait"
+    if name.startswith(WAITING):
+        return name.removeprefix(WAITING), "wait"
+    if name.startswith(ANNOTATED):
+        return name.removeprefix(ANNOTATED), ANNOTATION
+    if name == WATCHING:  # By a thread of ours, which may have the number of one that has ended.
+        return "", ""
+    if name == "np.asarray(jax.Array)":  # JAX's own; whatever else asks for a value.
+        return "asarray", "wait"
     if name.startswith("PjitFunction("):
         return name[len("PjitFunction(") : -1], "dispatch"
     if name.startswith("DevicePut"):
@@ -363,13 +515,14 @@ def _call(name: str) -> tuple[str, str] | None:
     return None
 
 
-def _outermost(row: str, calls: list[tuple[int, int, str, str]]) -> Iterator[Event]:
-    """Yield the calls that are not made inside another one."""
+def _of_python(row: str, calls: list[tuple[int, int, str, str]]) -> Iterator[Event]:
+    """Yield all annotations, and the calls that are not made inside another call."""
     end = -1
     for number, (start, negative, program, kind) in enumerate(sorted(calls)):
-        if start >= end:
-            end = start - negative
-            yield Event(row, program, kind, number, start, -negative)
+        if kind == ANNOTATION or start >= end:
+            end = end if kind == ANNOTATION else start - negative
+            if kind:
+                yield Event(row, program, kind, number, start, -negative)
 
 
 def _gpu_events(device: str, lines: Iterable[Any]) -> Iterator[Event]:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from run_notebook import ROOT
 
+RECORDED = ROOT / "d2lpar" / "book" / "recorded"
+"""Where the results of machines lie."""
+
 
 def this_run() -> dict:
     """Return what `d2lpar.book.results` says of the machine, the versions and the date.
@@ -30,9 +33,14 @@ def where() -> str:
 
 
 def commit(*paths: str | Path) -> str:
-    """Return the last commit that changed some files, with `-dirty` behind if they differ now."""
-    last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *paths) or "unknown"
-    return f"{last}-dirty" if _git("status", "--porcelain", "--", *paths) else last
+    """Return the last commit that changed some files, with `-dirty` behind if they differ now.
+
+    Results of machines are no change: they are only shown, and a run that writes its own would
+    not go on.
+    """
+    files = *paths, ":!d2lpar/book/recorded/*.json"
+    last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *files) or "unknown"
+    return f"{last}-dirty" if _git("status", "--porcelain", "--", *files) else last
 
 
 def _git(*command: str | Path) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from check_claims import page_named
-from conditions import commit, this_run
+from conditions import RECORDED, commit, this_run
 from run_notebook import ROOT, name_of, notebooks, run_notebook
 
 from d2lpar._format import write_whole
@@ -49,9 +49,7 @@ def finished_pages(file: Path, here: Mapping) -> dict[str, dict]:
 def header(name: str) -> dict:
     """Return what the file says beside its pages."""
     load = os.getloadavg()[0]
-    # Results are no change: a run writes them itself, and would not go on.
-    state = commit(".", ":!book/results")
-    return this_run() | {"name": name, "commit": state, "load": load}
+    return this_run() | {"name": name, "commit": commit("."), "load": load}
 
 
 def main(given: list[str] | None = None) -> None:
@@ -65,7 +63,7 @@ def main(given: list[str] | None = None) -> None:
             f"a machine needs a name of letters, digits, - and _, found {asked.name!r}: "
             "make record NAME=my-machine"
         )
-    file = ROOT / "book" / "results" / f"{asked.name}.json"
+    file = RECORDED / f"{asked.name}.json"
     pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
     try:
         # Whatever becomes of its claims.

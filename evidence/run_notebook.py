@@ -117,7 +117,7 @@ d2lpar._devices._devices_of = stand_in
     # Sizes for a GPU would keep a CPU busy for minutes.
     edits={
         "(one, other), (2000, 2000)": "(one, other), (250, 250)",
-        "(2000, 6000) if pair": "(250, 250) if pair",
+        "(2000, 6000) if kinds": "(250, 250) if kinds",
         "else (4000, 4000)": "else (250, 250)",
         "try_all_gpus()[0], 4000": "try_all_gpus()[0], 250",
     },

@@ -105,6 +105,8 @@ BAD = {
     ),
     "exact seconds, claimed": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "a time is never that"),
     "record_trace": (lambda: d2lpar.record_trace(3), r"record_trace\(f, x\)"),
+    "record_typical": (lambda: d2lpar.record_typical(3), r"record_typical\(f, x\)"),
+    "record_typical, never": (lambda: d2lpar.record_typical(list, times=0), "times must be an"),
     "read_trace": (lambda: d2lpar.read_trace("/nowhere"), "/nowhere"),
     "InFlight": (lambda: d2lpar.InFlight(0), "None sets no bound"),
     "InFlight.submit": (lambda: d2lpar.InFlight(1).submit(3), r"submit\(f, x\)"),

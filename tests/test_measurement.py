@@ -527,7 +527,7 @@ def test_in_a_notebook_a_measurement_shows_both_times_and_its_doubts(clock, devi
     times = measure(lambda: device.run(next(works), dispatch=2), repeats=6, clock=clock)
     html = times._repr_html_()
     header, (name, asked, ready, _) = cells_of(html)
-    assert header == ["", "Python has control back", "the result is ready", ""]
+    assert header == ["", "the call returns", "the result is ready", ""]
     assert (name, asked, ready) == ("<lambda>", "2 s\n2 s", "7 s\n7 s to 11 s")
     assert remarks_of(html) == ["Medians of 6 rounds, with their 95 % intervals below."]
 
@@ -571,6 +571,22 @@ def test_below_the_table_stands_what_a_reader_should_know(clock, device):
     assert medians.startswith("Medians of 9 rounds")
     assert caution.startswith("a: returned no JAX array")
     assert counting.startswith("Without 1 round in which")
+
+
+@pytest.mark.parametrize(("held", "rounds"), [(set(), 18), ({5}, 18), ({5, 7}, 36)])
+def test_a_comparison_gives_up_where_the_control_hardly_ever_holds(held, rounds):
+    times = compare(
+        {"a": lambda: None, "b": lambda: None},
+        until=lambda times: times.ratio("a", "b") > 1e9,
+        control=crowded_in(set(range(200)) - held),
+    )
+    assert len(times["a"].total.samples) == rounds
+    assert times.needs
+
+
+def test_what_is_to_be_said_of_several_functions_is_said_once():
+    html = compare({"a": lambda: None, "b": lambda: 1}, repeats=9)._repr_html_()
+    assert [remark.split(":")[0] for remark in remarks_of(html)][1:] == ["a, b"]
 
 
 def test_too_few_rounds_have_no_interval_in_the_table():

@@ -165,6 +165,45 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
     assert axes.get_title(loc="left") == "title"
     assert "CPU 1 from watching" in axes.get_xlabel()
     assert sorted(texts(axes)) == ["device_put", "f", "waits"]
+    assert legend(axes) == ["dispatch", "waits", "runs", "copy"]
+
+
+def test_what_python_is_said_to_do_lies_under_its_calls_in_a_color_of_each_name():
+    events = (
+        Event("Python", "step", "annotation", 0, 0, 900),
+        Event("Python", "read #1", "annotation", 1, 0, 300),
+        Event("Python", "f", "dispatch", 2, 100, 20),
+        Event("Python", "read #2", "annotation", 3, 400, 100),
+        Event("CPU 0", "f", "", 0, 100, 900),
+    )
+    (axes,) = _plot.plot_timelines({"title": Timeline(events)})
+    assert legend(axes) == ["dispatch", "step", "read", "runs"]
+    python = [bar for bar in bars_with_colors(axes) if bar[0] > 0]
+    assert [round(x * 1e9) for _, x, _ in python] == [0, 0, 400, 100]  # The last is on top.
+    assert len({color for *_, color in python}) == 3
+    places = {text.get_text(): text.get_position()[0] * 1e9 for text in axes.texts}
+    assert 120 < places["read #1"] < 300  # Beside the dispatch.
+    assert places["step"] > 500
+
+
+def test_a_bar_however_short_is_seen_and_told_from_those_beside_it():
+    hour = 3_600_000
+    events = (
+        Event("CPU 0", "f", "", 0, 0, hour // 2),
+        Event("CPU 0", "g", "", 1, hour // 2, 1),
+        Event("CPU 0", "f", "", 2, hour // 2 + 1, hour // 2 - 2),
+        Event("CPU 0", "g", "", 3, hour - 1, 1),
+    )
+    (axes,) = _plot.plot_timelines({"title": Timeline(events)})
+    (row,) = [found for found in axes.collections if found.get_paths()]
+    found = [path.get_extents() for path in row.get_paths()]
+    axes.figure.draw_without_rendering()
+    across = 688 / 403 * 72 / axes.figure.dpi  # Pixels of a desk in one of the figure.
+    pixels = [box.transformed(axes.transData).width * across for box in found]
+    assert len(pixels) == 4
+    assert min(pixels) > 1.9
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(found))
+    assert found[-1].x1 <= axes.get_xlim()[1] * (1 + 1e-9)
 
 
 def test_timelines_in_one_figure_have_one_scale_of_time():
@@ -223,6 +262,17 @@ def ends_of(line, graph, axes):
 def rows(axes):
     """Return the names of the rows of a timeline, from the bottom."""
     return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def bars_with_colors(axes):
+    """Return the row, the start and the color of each bar, in the order in which they are drawn."""
+    found = []
+    for collection in axes.collections:
+        colors = itertools.cycle(map(tuple, collection.get_facecolor()))
+        for path, color in zip(collection.get_paths(), colors, strict=False):
+            box = path.get_extents()
+            found.append((round(box.y0 + 0.36), box.x0, color))
+    return found
 
 
 def bars(axes):
@@ -301,3 +351,22 @@ def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, 
     format_log_axis(axes.xaxis, "s")
     assert shown in labels(axes.xaxis)
     assert hidden not in labels(axes.xaxis)
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        ((9e-3, 15.5e-3), ["10 ms", "12 ms", "14 ms"]),
+        ((8.8e-3, 22e-3), ["10 ms", "15 ms", "20 ms"]),
+        ((1.1e-3, 5.2e-3), ["2 ms", "3 ms", "4 ms", "5 ms"]),
+    ],
+)
+def test_a_logarithmic_axis_has_several_labels_even_where_it_spans_hardly_anything(
+    axes, limits, shown
+):
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    format_log_axis(axes.yaxis, "s")
+    axes.figure.draw_without_rendering()
+    labelled = zip(axes.yaxis.get_majorticklocs(), axes.yaxis.get_ticklabels(), strict=True)
+    assert [t.get_text() for at, t in labelled if limits[0] <= at <= limits[1]] == shown

@@ -114,7 +114,8 @@ def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monke
     def git(*command):
         subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
 
-    result, page = tmp_path / "book" / "results" / "here.json", tmp_path / "book" / "one.md"
+    result = tmp_path / conditions.RECORDED.relative_to(ROOT) / "here.json"
+    page = tmp_path / "one.md"
     result.parent.mkdir(parents=True)
     result.write_text("old")
     page.write_text("old")

@@ -17,6 +17,7 @@ from run_notebook import ROOT
 
 import d2lpar
 from d2lpar.__main__ import main
+from d2lpar.book.recorded import FOLDER
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -138,10 +139,12 @@ def test_the_wheel_says_what_the_package_needs_and_no_more(wheel):
     assert "# Asynchronous and Parallel Computation in JAX" in metadata.get_payload()
 
 
-def test_the_wheel_has_the_whole_package_with_its_types_and_nothing_else(wheel):
+def test_the_wheel_has_the_whole_package_with_types_and_recorded_results_and_nothing_else(wheel):
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "d2lpar").rglob("*.py")}
     inside = {name for name in wheel.namelist() if ".dist-info/" not in name}
-    assert inside == modules | {"d2lpar/py.typed"}
+    recorded = {str(path.relative_to(ROOT)) for path in FOLDER.glob("*.json")}
+    assert inside == modules | recorded | {"d2lpar/py.typed"}
+    assert recorded
 
 
 def test_every_example_for_users_of_the_package_runs(run_python):

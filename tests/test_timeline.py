@@ -63,6 +63,7 @@ def test_calls_waits_and_copies_stay_what_they_are():
     run = timeline(
         event(PYTHON, 0, 5, operator="dispatch", run=0),
         event(PYTHON, 5, 9, "block", "wait", 1),
+        event(PYTHON, 6, 8, "read", "annotation", 2),
         event("GPU 0 to host", 3, 7, "MemcpyD2H", "memory copy", 0),
         watched=["CPU 0"],
     )
@@ -101,6 +102,7 @@ def test_a_timeline_prints_each_row_with_its_runs():
         event(PYTHON, 0, 10, operator="dispatch", run=0),
         event(PYTHON, 10, 20, operator="dispatch", run=1),
         event(PYTHON, 50, 100, "block", "wait", 2),
+        event(PYTHON, 60, 90, "read", "annotation", 3),
         event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
         event("CPU 0", 20, 40, operator="a"),
         event("CPU 0", 30, 60, operator="b"),

@@ -1,14 +1,26 @@
+import contextlib
 import itertools
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.profiler import TraceAnnotation
 from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import CompilationError, D2lparError, cpu, read_trace, record_trace
+from d2lpar import (
+    CompilationError,
+    Control,
+    D2lparError,
+    _trace,
+    cpu,
+    read_trace,
+    record_trace,
+    record_typical,
+)
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
 
@@ -234,6 +246,144 @@ with tempfile.TemporaryDirectory() as folder, jax.profiler.trace(folder):
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "True", "free"]
 
 
+# --- A typical recording ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded(monkeypatch):
+    """A function that has the recordings to come take so many seconds, and counts them."""
+
+    def recorded(*seconds):
+        lengths, made = iter(seconds), []
+
+        def record(function, *args, **kwargs):
+            made.append(next(lengths))
+            return _trace._Recording(function(*args, **kwargs), (), b"", made[-1])
+
+        monkeypatch.setattr(_trace, "_record", record)
+        return made
+
+    return recorded
+
+
+def held(*rounds):
+    """Return a control that holds in these rounds."""
+    count = itertools.count()
+    return Control(lambda: float(next(count) not in rounds), 0.5, "two free cores")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "control", "median"),
+    [
+        ([9, 2, 1, 3, 4], None, 3),
+        ([4, 2, 1, 3], None, 2),
+        ([7], None, 7),
+        ([9, 2, 1, 3, 4], held(1, 2), 1),
+        ([9, 2, 1, 3, 4], held(0), 9),
+        ([9, 2, 1, 3, 4], held(), 3),
+    ],
+)
+def test_of_several_recordings_that_count_the_one_of_median_length_is_returned(
+    recorded, seconds, control, median
+):
+    made = recorded(*seconds)
+    (result, x, y), run = record_typical(
+        lambda x, y: (len(made), x, y), 5, y=6, times=len(seconds), control=control
+    )
+    assert run.seconds == median
+    assert seconds[result - 1] == median  # The result is that of the same recording.
+    assert (x, y, len(made)) == (5, 6, len(seconds))
+
+
+# --- What Python's row shows -------------------------------------------------------------------
+
+
+def until_value(array):
+    if array > 0:
+        return 1
+
+
+WAITS = {
+    "block_until_ready": lambda array: jax.block_until_ready(array),
+    "block_until_ready of an array": lambda array: array.block_until_ready(),
+    "float": float,
+    "int": int,
+    "bool": bool,
+    "item": lambda array: array.item(),
+    "tolist": lambda array: array.tolist(),
+    "asarray": lambda array: np.asarray(array),
+    "array": lambda array: np.array(array),
+    "asarray of JAX": jax.device_get,
+    "bool of a condition": until_value,
+}
+corner = jax.jit(lambda matrix: chain(matrix, 2000)[0, 0])
+
+
+@pytest.mark.parametrize(("name", "wait"), WAITS.items(), ids=WAITS)
+def test_a_wait_for_a_value_is_in_python_s_row_under_the_name_of_what_waits(name, wait):
+    def call():
+        wait(corner(FIRST))
+
+    call()
+    _, run = record_trace(call)
+    assert names(run.row(PYTHON), "wait") == [name.split()[0], "block_until_ready"]  # Ours is last.
+
+
+def test_a_value_that_no_device_has_computed_is_no_wait():
+    _, run = record_trace(lambda: (np.array([1.0]), np.asarray(2), np.array(object=3)))
+    assert run.rows == ()
+
+
+def test_what_python_does_has_the_name_that_the_recorded_function_gives_it_in_each_thread():
+    named = jax.profiler.annotate_function(lambda: work(SECOND), name="in a function")
+
+    def read():
+        with jax.profiler.TraceAnnotation("read #1"):
+            work(FIRST)
+
+    def function():
+        reader = threading.Thread(target=read)
+        reader.start()
+        reader.join()
+        with TraceAnnotation("outer", size=3), jax.profiler.StepTraceAnnotation("step", step_num=1):
+            result = named()
+        float(result[0, 0])  # JAX annotates this by itself.
+        return result
+
+    jax.block_until_ready(function())
+    _, run = record_trace(function)
+    assert names(run.row(PYTHON), "annotation") == ["outer", "step", "in a function"]
+    assert names(run.row(f"{PYTHON} 2"), "annotation") == ["read #1"]
+    assert names(run.row(f"{PYTHON} 2"), "dispatch") == ["work"]
+    assert names(run.row(f"{PYTHON} 2"), "wait") == []
+    assert names(run.row(PYTHON), "dispatch")[0] == "work"
+
+
+def everything_replaced():
+    arrays, annotation = vars(type(FIRST)), vars(TraceAnnotation)
+    return dict(arrays), dict(annotation), jax.block_until_ready, np.asarray, np.array
+
+
+@pytest.mark.parametrize("error", [None, ZeroDivisionError])
+def test_jax_and_numpy_are_left_as_they_were(error):
+    def function():
+        assert everything_replaced() != before
+        if error:
+            raise error
+
+    before = everything_replaced()
+    with pytest.raises(error) if error else contextlib.nullcontext():
+        record_trace(function)
+    assert everything_replaced() == before
+
+
+def test_where_the_class_of_arrays_has_no_such_method_only_its_waits_are_not_shown(monkeypatch):
+    monkeypatch.setattr(_trace, "_WAITS", ("gone",))
+    _, run = record_trace(lambda: work(FIRST).block_until_ready().devices())
+    assert len(names(run.row(PYTHON), "wait")) == 1  # That of the recording.
+    assert not hasattr(FIRST, "gone")
+
+
 # --- When results become ready ----------------------------------------------------------------
 
 
@@ -409,7 +559,8 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
             ("PjitFunction(outer)", 1, 49, {}),
             ("PjitFunction(inner)", 10, 20, {}),
             ("DevicePutWithSharding", 60, 70, {}),
-            ("d2lpar.wait", 80, 120, {}),
+            ("d2lpar.wait float", 80, 120, {}),
+            ("np.asarray(jax.Array)", 85, 115, {}),
             ("ParseArguments", 130, 140, {}),
         ],
         worker=[on_cpu(0, "outer", "dot", 40, 100)],
@@ -418,14 +569,39 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
     assert calls == [
         ("outer", "dispatch", 0, 50),
         ("device_put", "dispatch", 60, 70),
-        ("block", "wait", 80, 120),
+        ("float", "wait", 80, 120),
     ]
+
+
+def test_annotations_are_all_shown_and_hide_no_call_inside_them(read):
+    run = read(
+        python=[
+            ("d2lpar.annotation step", 0, 90, {}),
+            ("d2lpar.annotation read #1", 10, 30, {}),
+            ("PjitFunction(f)", 20, 40, {}),
+            ("np.asarray(jax.Array)", 50, 80, {}),
+        ],
+        worker=[on_cpu(0, "f", "dot", 30, 70)],
+    )
+    calls = [(event.program, event.operator, event.start, event.end) for event in run.row(PYTHON)]
+    assert calls == [
+        ("step", "annotation", 0, 90),
+        ("read #1", "annotation", 10, 30),
+        ("f", "dispatch", 20, 40),
+        ("asarray", "wait", 50, 80),
+    ]
+    assert set(run.row(PYTHON)) <= set(run.programs.events)
 
 
 def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbered(read):
     run = read(
-        helper=[("PjitFunction(g)", 130, 140, {})],
-        watcher=[("d2lpar.wait", 110, 190, {})],
+        # The thread that watches the results may get the number of one that has ended.
+        helper=[
+            ("PjitFunction(g)", 130, 140, {}),
+            ("d2lpar.watch_results", 150, 190, {}),
+            ("d2lpar.wait block_until_ready", 151, 189, {}),
+        ],
+        watcher=[("d2lpar.wait block_until_ready", 110, 190, {})],
         python=[("PjitFunction(f)", 110, 120, {}), ("d2lpar.record_trace", 100, 200, {})],
         worker=[on_cpu(0, "f", "dot", 120, 150)],
     )

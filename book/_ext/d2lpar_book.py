@@ -1,4 +1,4 @@
-"""What the book needs of Sphinx beyond Jupyter Book: MathML, its results, links to the glossary."""
+"""What the book needs of Sphinx beyond Jupyter Book: MathML, narrow pages, results, a glossary."""
 
 import re
 import shutil
@@ -11,8 +11,10 @@ from docutils import nodes
 from latex2mathml.converter import convert
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective
+from sphinx.util.docutils import SphinxDirective, SphinxRole
 from sphinx.util.math import get_node_equation_number
+
+from d2lpar.book.notebook import unbroken
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +75,75 @@ class KeepPunctuation(SphinxPostTransform):
                 together += [formula, nodes.Text(mark[0])]
 
 
+# --- Lines and tables on a phone --------------------------------------------------------------
+
+LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
+# Behind these, and before a letter or a quote, a long word of code may go on in the next line.
+MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
+
+
+def visit_literal(self, node):
+    """Write inline code as Sphinx does, and remember where it begins."""
+    node["begins"] = len(self.body)
+    type(self).visit_literal(self, node)
+
+
+def depart_literal(self, node):
+    """End it, and let its long words break where a reader would break them."""
+    begins = node["begins"]
+    self.body[begins:] = [
+        LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), part)
+        for part in self.body[begins:]
+    ]
+    type(self).depart_literal(self, node)
+
+
+class KeepUnits(SphinxPostTransform):
+    """Keep a number and its unit on one line, in the text and in what a cell shows as HTML."""
+
+    default_priority = 900
+
+    def run(self, **kwargs):
+        """Put spaces that do not break between them."""
+        for text in list(self.document.findall(nodes.Text)):
+            if isinstance(text.parent, nodes.raw):
+                ours = "d2lpar-" in text  # Others may be scripts.
+                new = re.sub(r">[^<]+", lambda found: unbroken(found[0]), text) if ours else text
+            elif is_in(text, (nodes.literal, nodes.FixedTextElement, nodes.math)):
+                continue
+            else:
+                new = unbroken(text)
+            if new != text:
+                # Not by replace(), which takes the first one of equal texts.
+                siblings = text.parent.children
+                place = next(i for i, other in enumerate(siblings) if other is text)
+                text.parent[place] = nodes.Text(new)
+
+
+class RepeatHeads(SphinxPostTransform):
+    """Put the head of its column into each cell of a table of the text with three columns or more.
+
+    The style sheet shows it on a phone, where such cells stand below each other.
+    """
+
+    default_priority = 900
+
+    def run(self, **kwargs):
+        """Leave out the first column, which names the row, and tables with a style of their own."""
+        for table in self.document.findall(nodes.table):
+            heads = next((head[0] for head in table.findall(nodes.thead)), [])
+            if len(heads) < 3 or any(name.startswith("d2lpar") for name in table["classes"]):
+                continue
+            for row in next(table.findall(nodes.tbody)):
+                for head, entry in zip(heads[1:], row[1:], strict=False):
+                    if head.astext() and entry.astext():
+                        words = [word.deepcopy() for word in head[0].children]
+                        first = next(entry.findall(nodes.paragraph), entry)
+                        said = nodes.inline("", "", *words, nodes.Text(": "))
+                        said["classes"] = ["d2lpar-head"]
+                        first.insert(0, said)
+
+
 # --- Results ----------------------------------------------------------------------------------
 
 DIRECTIVES = {
@@ -88,7 +159,9 @@ DIRECTIVES = {
     "causes-chart": charts.causes_chart,
     "experiment-figure": charts.experiment_figure,
     "first-picture": charts.first_picture,
+    "badges-table": tables.badges_table,
 }
+ROLES = {"measured": tables.measured}
 
 
 class Pending(nodes.General, nodes.Element):
@@ -105,6 +178,14 @@ class PendingDirective(SphinxDirective):
         return [Pending(what=self.name, argument="".join(self.arguments))]
 
 
+class MeasuredRole(SphinxRole):
+    """``{measured}`loop-mended gain:.1f` ``: a number of a claim of this build."""
+
+    def run(self):
+        """Leave a placeholder for it."""
+        return [Pending(what="measured", argument=self.text)], []
+
+
 class FillPending(SphinxPostTransform):
     """Put what was waited for where the placeholders are."""
 
@@ -113,7 +194,7 @@ class FillPending(SphinxPostTransform):
     def run(self, **kwargs):
         """Replace each placeholder of the page by what its function returns."""
         for node in list(self.document.findall(Pending)):
-            make = DIRECTIVES[node["what"]]
+            make = (DIRECTIVES | ROLES)[node["what"]]
             node.replace_self(make(self.app, self.env.docname, node["argument"]))
 
 
@@ -205,12 +286,15 @@ def find_public_name(app, env, node, content):
 def setup(app):
     """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_explore")
+    app.setup_extension("d2lpar_first")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)
     for name in DIRECTIVES:
         app.add_directive(name, PendingDirective)
-    for transform in (KeepPunctuation, FillPending, LinkToGlossary):
+    app.add_role("measured", MeasuredRole())
+    app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
+    for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("missing-reference", find_public_name)

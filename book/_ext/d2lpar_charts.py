@@ -9,6 +9,8 @@ import numpy as np
 from docutils import nodes
 
 from d2lpar import COLORS, use_style
+from d2lpar._format import format_value
+from d2lpar._plot import WIDTH
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 # --- How far claims are from their bounds -----------------------------------------------------
@@ -67,7 +69,7 @@ def causes_chart(app, docname, _):
 def draw_distances(found, looks):
     """Draw a bar over the distances of each claim, and a point for each that has a look."""
     use_style()
-    axes = plt.figure(figsize=(5.2, 0.4 + 0.2 * len(found))).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 0.35 + 0.17 * len(found))).add_subplot()
     for place, distances in enumerate(found.values()):
         shown = np.clip(distances, -REACH, REACH)
         axes.plot([min(shown), max(shown)], [place, place], color="gray")
@@ -78,7 +80,7 @@ def draw_distances(found, looks):
     axes.set_xticks([-REACH, 0, REACH], ["fails", "bound", "holds"])
     axes.minorticks_off()
     axes.xaxis.tick_top()
-    axes.set_yticks(range(len(found)), found, fontsize=11)
+    axes.set_yticks(range(len(found)), found)
     axes.set_ylim(len(found) - 0.4, -0.6)
 
 
@@ -89,37 +91,32 @@ def first_picture(app, docname, _):
     """Return a drawing of when Python and when the device are done with ten products, to scale."""
     rows = runs.sources(app, "A1")["this build"]
     handed_out, ready = rows["handed out"].median, rows["ready"].median
-    asked, there = in_seconds(handed_out, 1), in_seconds(ready, 2)
+    asked, there = (format_value(seconds, "s", digits=2) for seconds in (handed_out, ready))
     share = handed_out / ready
     host, device = ({"color": COLORS[who], "weight": "bold"} for who in ("host", "device"))
     use_style()
-    axes = plt.figure(figsize=(4.6, 2.4)).add_subplot(xlim=(-0.2, 1), ylim=(0, 4))
+    axes = plt.figure(figsize=(4.6, 2.2)).add_subplot(xlim=(-0.2, 1), ylim=(0.4, 4))
     axes.set_axis_off()
     axes.barh(3.5, max(share, 0.006), color=host["color"])  # Never too thin to be seen.
-    axes.text(share + 0.02, 3.5, "has its answer here, and goes on", va="center")
+    axes.text(share + 0.02, 3.5, "has control back here, and goes on", va="center")
     for number in range(10):
         axes.barh(2.55, 0.1, left=number / 10, color=device["color"], edgecolor="white")
         axes.text(number / 10 + 0.05, 2.55, number + 1, color="white", ha="center", va="center")
     axes.text(1, 1.85, "here are the results", ha="right", va="center")
     columns = (
-        (-0.2, 3.5, "Python", asked, "is what a clock says\nthat does not wait", host),
-        (0.4, 2.55, "device", there, "is how long the\nten products take", device),
+        (-0.2, 3.5, "Python", asked, "what your stopwatch says", host),
+        (0.4, 2.55, "device", there, "what the ten products take", device),
     )
     for x, y, who, seconds, words, look in columns:
         axes.text(-0.2, y, who, va="center", **look)
-        axes.text(x, 1, seconds, size=22, va="center", **look)
-        axes.text(x, 0.55, words, va="top")
+        axes.text(x, 1.1, seconds, size=22, va="center", **look)
+        axes.text(x, 0.6, words, va="top")
     image = save(app, docname, "first", f"Of {there} for ten products, Python needs {asked}.")
     machine = runs.this_build(app).machine
     cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
     said = f"To scale, measured while this page was made ({machine.processor}, {cores})."
     caption = nodes.paragraph(text=said, classes=["sd-text-muted"])
     return [nodes.container("", image, caption, classes=["d2lpar-first", "sd-text-center"])]
-
-
-def in_seconds(seconds, digits):
-    """Write a time in seconds, however short, so that two of them can be compared at a glance."""
-    return f"{np.format_float_positional(seconds, digits, fractional=False, trim='-')} s"
 
 
 def save(app, docname, name, alt):

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 from d2lpar.book.originals import EXPERIMENTS
+from d2lpar.book.recorded import FOLDER
 from d2lpar.book.results import Results, load, page_of, this_run
 
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
@@ -21,7 +22,7 @@ def executed(app, page):
 @functools.cache  # Asked for only when all pages have been read.
 def machines(app):
     """Return the results of all machines: the recorded ones, and this build's."""
-    recorded = sorted(Path(app.srcdir, "book", "results").glob("*.json"))
+    recorded = sorted(FOLDER.glob("*.json"))
     pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
     here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
     return [*map(load, recorded), Results.of(this_run() | here)]

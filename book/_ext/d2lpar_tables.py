@@ -7,12 +7,15 @@ from itertools import chain
 
 import d2lpar_runs as runs
 from docutils import nodes
+from sphinx.util import logging
 from sphinx_design.shared import create_component
 
 from d2lpar._format import format_value
 from d2lpar.book.claims import VERDICTS
-from d2lpar.book.notebook import unbroken
+from d2lpar.book.notebook import VERDICT_COLORS, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
+
+logger = logging.getLogger(__name__)
 
 SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undecided"}
 """How the verdict on an experiment reads: whether its numbers support what is claimed."""
@@ -114,6 +117,45 @@ def short(verdict):
 def in_words(counts):
     """Return a line such as "holds: 12, inconclusive: 1"."""
     return ", ".join(f"{word}: {count}" for word, count in counts.items())
+
+
+def measured(app, docname, argument):
+    """Return a number of a claim of this build, given as in "loop-mended gain:.1f"."""
+    place, _, spec = argument.partition(":")
+    key, _, name = place.strip().partition(" ")
+    claims = (c for c in chain(*runs.this_build(app).claims.values()) if c.key == key)
+    claim = next(claims, None)
+    if claim and claim.needs:  # This machine lacks it.
+        return [nodes.Text("…")]
+    if not claim or name not in claim.numbers:
+        logger.warning("no claim %r with a number %r", key, name, location=docname, type="d2lpar")
+        return []
+    return [nodes.Text(unbroken(format(claim.numbers[name], spec)))]
+
+
+MEANINGS = {
+    "holds": "The whole 95 % or 99 % interval agrees with the claim.",
+    "seen": "It was seen a single time, which agrees with it. That is no interval.",
+    "inconclusive": "The interval reaches over the bound, so that nobody can say.",
+    "fails": "No part of the interval agrees with it.",
+    "untestable": "The machine lacks something, such as a GPU or a second core.",
+}
+"""What each verdict means."""
+
+
+def badges_table(app, docname, _):
+    """Return a table of the verdicts, as they stand beside a claim, with what they mean."""
+    rows = [([[badge(key)]], meaning) for key, meaning in MEANINGS.items()]
+    return [table("badges", ("Verdict", "What it means"), rows)]
+
+
+def badge(key):
+    """Return a verdict as it stands beside a claim."""
+    html = (
+        f'<span class="d2lpar-badge" style="background:{VERDICT_COLORS[key]}">'
+        f"{escape(VERDICTS[key])}</span>"
+    )
+    return nodes.raw("", html, format="html")
 
 
 # --- Machines and experiments -----------------------------------------------------------------

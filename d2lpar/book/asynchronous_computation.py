@@ -4,26 +4,26 @@ import copy
 import functools
 import html
 import itertools
+import os
 import pickle
-import platform
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import altair as alt
 import jax
 import jax.numpy as jnp
-import jaxlib
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._cores import usable_cores
-from d2lpar._devices import device_name
-from d2lpar._format import as_table, format_seconds, in_one_line, plural, share_bar
+from d2lpar._format import as_table, format_seconds, in_one_line, share_bar
 from d2lpar._measurement import Comparison
-from d2lpar._plot import COLORS, arrow, box, error_bars, format_axis
+from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import PYTHON, Timeline
 from d2lpar._waiting import blocks_host
@@ -93,7 +93,7 @@ class HeldTable(dict[str, Held]):
 
     def __repr__(self):
         return "\n".join(
-            f"{name:24}{'waits' if held.waits else 'goes on':10}{format_seconds(held.seconds)}"
+            f"{name:24}{'waits' if held.waits else 'returns':10}{format_seconds(held.seconds)}"
             for name, held in self.items()
         )
 
@@ -107,7 +107,7 @@ class HeldTable(dict[str, Held]):
             [*left, *right]
             for left, right in itertools.zip_longest(*columns, fillvalue=["", "", ""])
         ]
-        return as_table(["Python waits", "for", "", "Python goes on", "after", ""], rows)
+        return as_table(["waits", "for", "", "returns", "after", ""], rows)
 
 
 def _cells(name: str, held: Held, longest: float) -> list[str]:
@@ -144,10 +144,56 @@ def time_held(
             times.append(clock() - start)
 
         waits = blocks_host(timed, lambda: unready(work.matrix, work.links(seconds)))
-        return Held(waits, times[-1])
+        return Held(waits, float(np.median(times[1:])))  # The first compiles.
 
-    found = {name: held_by(operation) for name, operation in operations.items()}
-    return HeldTable(sorted(found.items(), key=lambda item: -item[1].seconds))
+    return HeldTable((name, held_by(operation)) for name, operation in operations.items())
+
+
+# --- On how many threads JAX computes -------------------------------------------------------------
+
+
+_PRODUCTS = """
+from pathlib import Path
+import jax, jax.numpy as jnp
+
+def on_core():  # Nanoseconds for which each thread has had a core.
+    tasks = list(Path("/proc/self/task").iterdir())
+    return {task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks}
+
+product = jax.jit(lambda x: x @ x)
+x = jnp.ones((1500, 1500))
+product(x).block_until_ready()
+for _ in range(6):
+    before = on_core()
+    product(x).block_until_ready()
+    spent = [time - before.get(thread, 0) for thread, time in on_core().items()]
+    print(sum(10 * time > sum(spent) for time in spent))
+"""
+
+
+def can_count_threads() -> bool:
+    """Say whether the system tells how long each thread has had a core, as Linux does."""
+    return Path("/proc/self/schedstat").exists()
+
+
+def threads_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Quantity]:
+    """Count the threads on which JAX computes large products, in a process for each environment.
+
+    A thread counts if it does a tenth of a product or more. That says the same on a busy machine,
+    where the number of cores that a process keeps busy does not.
+
+    Args:
+        environments: What to add to the environment, by the name of the result.
+    """
+    found = {}
+    # A CPU that counts as several devices has threads for each.
+    ours = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    for name, more in environments.items():
+        environment = ours | {"JAX_PLATFORMS": "cpu"} | more
+        command = [sys.executable, "-c", _PRODUCTS]
+        said = subprocess.check_output(command, env=environment, text=True)
+        found[name] = Quantity(f"threads, {name}", tuple(map(float, said.split())))
+    return found
 
 
 # --- The three durations of a loop with two ends --------------------------------------------------
@@ -157,13 +203,13 @@ def time_held(
 class Pipeline:
     """A loop in which Python prepares a call, a device computes it, and Python notices.
 
-    A turn with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time, and
-    all turns together take t1 + t2 + t3 + (turns - 1) max(t1, t2).
+    An iteration with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time,
+    and all together take t1 + t2 + t3 + (iterations - 1) max(t1, t2).
 
     Attributes:
         t1: Seconds in which Python prepares and dispatches a call.
         t2: Seconds in which the device computes it.
-        with_barrier: What the model says of all turns with a barrier in each, in seconds.
+        with_barrier: What the model says of all iterations with a barrier in each, in seconds.
         without: What it says of them with a barrier at the end.
     """
 
@@ -173,21 +219,21 @@ class Pipeline:
     without: Quantity
 
     @classmethod
-    def of(cls, times: Comparison, turns: int) -> "Pipeline":
+    def of(cls, times: Comparison, iterations: int) -> "Pipeline":
         """Return what follows, round by round, from three measurements.
 
         Args:
-            times: Has the arms `"one turn"`, which prepares and calls once; `"one call"`, without
-                the preparing; and `"nine calls"`, which are all dispatched before the first is
-                waited for.
-            turns: How many turns the model is asked for.
+            times: Has the arms `"one iteration"`, which prepares and calls once; `"one call"`,
+                without the preparing; and `"nine calls"`, which are all dispatched before the first
+                is waited for.
+            iterations: How many iterations the model is asked for.
         """
-        turn = times["one turn"]
-        t1 = turn.dispatch.rename("t1")
+        one = times["one iteration"]
+        t1 = one.dispatch.rename("t1")
         # Eight more calls in the queue, which hide all but the computing.
         more = times["nine calls"].total - times["one call"].total
         t2 = (more / 8).rename("t2")
-        rounds = list(zip(turn.total.samples, t1.samples, t2.samples, strict=True))
+        rounds = list(zip(one.total.samples, t1.samples, t2.samples, strict=True))
         level = times.level
 
         def model(name, seconds):
@@ -196,8 +242,8 @@ class Pipeline:
         return cls(
             t1,
             t2,
-            model("model, with barriers", (turns * whole for whole, _, _ in rounds)),
-            model("model", (whole + (turns - 1) * max(a, b) for whole, a, b in rounds)),
+            model("model, with barriers", (iterations * whole for whole, _, _ in rounds)),
+            model("model", (whole + (iterations - 1) * max(a, b) for whole, a, b in rounds)),
         )
 
 
@@ -296,7 +342,7 @@ def explore_pipeline() -> Explorable:
         )
     )
     totals = {
-        "barrier in each turn": f"{_TURNS} * (t1 + t2 + t3)",
+        "barrier in each iteration": f"{_TURNS} * (t1 + t2 + t3)",
         "with the limit": f"{_computed(str(last))} + t3",
         "no limit": f"t1 + t2 + t3 + {last} * max(t1, t2)",
     }
@@ -310,10 +356,10 @@ def explore_pipeline() -> Explorable:
     )
     numbers = total.mark_text(align="right", dx=-4, color="white").encode(text="total:Q")
     parts = [
-        gantt.properties(title="What works when", height=84),
-        in_flight.properties(title="Queued or running", height=56),
+        gantt.properties(title="What works when", height=72),
+        in_flight.properties(title="Queued or running", height=48),
         (total.mark_bar(height=18, color=COLORS["model"]) + numbers).properties(
-            title="Until Python has the last result", height=78
+            title="Until Python has the last result", height=66
         ),
     ]
     return stacked(
@@ -322,7 +368,7 @@ def explore_pipeline() -> Explorable:
         "Three charts over one axis of time. In the first, Python dispatches operations one after "
         "the other, the device computes them one after the other, and the last result returns. In "
         "the second, operations pile up and are worked off. In the third, bars compare how "
-        "long it takes with a barrier in each turn, with a limit, and without one.",
+        "long it takes with a barrier in each iteration, with a limit, and without one.",
     )
 
 
@@ -359,41 +405,6 @@ def _bars(
 # --- Figures --------------------------------------------------------------------------------------
 
 
-def plot_stack() -> Axes:
-    """Draw what a program of this process goes through on its way to the devices at hand."""
-    devices = jax.local_devices()
-    shown = devices[:4]
-    axes = plt.figure(figsize=(5.2, 3.2)).add_subplot()
-    axes.set_axis_off()
-    axes.set(xlim=(0, 10), ylim=(0, 10))
-    client = devices[0].platform.upper()
-    python = f"front end: Python {platform.python_version()}, jax {jax.__version__}"
-    program = f"XLA program (jaxlib {jaxlib.__version__}), compiled once"
-    box(axes, 5, 8.9, 7.4, python, COLORS["host"])
-    box(axes, 5, 6.6, 7.4, program, COLORS["model"])
-    width = 8.6 / len(shown)
-    for index, device in enumerate(shown):
-        x = 0.7 + width * (index + 0.5)
-        arrow(axes, (5, 5.95), (x, 4.95))
-        box(
-            axes,
-            x,
-            4.3,
-            width * 0.9,
-            "queue" if len(shown) > 2 else "queue of calls",
-            COLORS["device"],
-        )
-        arrow(axes, (x, 3.65), (x, 2.55))
-        more = f" (+{len(devices) - 4})" if index == 3 and len(devices) > 4 else ""
-        box(axes, x, 1.9, width * 0.9, f"{device_name(device)}{more}", COLORS["device"])
-    cores = usable_cores()
-    arrow(axes, (5, 8.25), (5, 7.25))
-    axes.text(5.3, 7.75, "dispatch: returns at once", va="center", fontsize=11)
-    on = f"on {plural(cores, 'CPU core')}" if client == "CPU" else devices[0].device_kind
-    axes.text(5, 0.65, f"back end: works through the queue, {on}", ha="center", fontsize=11)
-    return axes
-
-
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
     """Draw how long each of many calls held Python, and how many returned at once."""
     axes = plt.figure().add_subplot()
@@ -413,17 +424,6 @@ def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
     return axes
 
 
-def plot_epochs(epochs: Mapping[str, Sequence[float]], styles: Mapping[str, str]) -> Axes:
-    """Draw how many seconds into an epoch each minibatch had been handed out, by name."""
-    axes = plt.figure().add_subplot()
-    for name, seconds in epochs.items():
-        numbers = np.arange(1, len(seconds) + 1)
-        axes.plot(numbers, seconds, color=COLORS[styles[name]], label=name)
-    axes.set(xlabel="minibatch", ylabel="Python is done with it after (s)", ylim=(0, None))
-    axes.legend()
-    return axes
-
-
 def plot_ways(
     panels: Mapping[str, Mapping[str, Quantity]], styles: Mapping[str, str]
 ) -> list[Axes]:
@@ -432,7 +432,7 @@ def plot_ways(
     A panel has a title, and for each way a bar from zero to the median with its interval as a line.
     """
     names = list(next(iter(panels.values())))
-    figure = plt.figure(figsize=(5.2, 1.0 + 0.42 * len(names)))
+    figure = plt.figure(figsize=(WIDTH, 0.85 + 0.36 * len(names)))
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     places = np.arange(len(names))[::-1]
     for axes, (title, quantities) in zip(all_axes, panels.items(), strict=True):
@@ -450,5 +450,5 @@ def plot_ways(
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(3))
         format_axis(axes.xaxis, found[0].unit)
-        axes.set_title(title, fontsize=11, loc="left")
+        axes.set_title(title, loc="left")
     return list(all_axes)

@@ -1,22 +1,31 @@
 """What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
 
+import contextlib
+import itertools
+import os
+import re
 import time
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.axes import Axes
 
 from d2lpar._devices import cpu, device_name
+from d2lpar._format import format_value
 from d2lpar._measurement import Until, compare, measure
 from d2lpar._overlap import OverlapScore, overlap_score
+from d2lpar._plot import COLORS, WIDTH, format_axis
 from d2lpar._quantity import Quantity
-from d2lpar._timeline import PYTHON, Timeline
+from d2lpar._timeline import COPY, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import Timer
-from d2lpar._trace import record_trace
+from d2lpar.book.recorded import recorded_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------
 
@@ -94,6 +103,46 @@ def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
     for _ in range(times):
         jax.block_until_ready(function())
     return (time.process_time() - processor) / (time.perf_counter() - passed)
+
+
+def can_confine() -> bool:
+    """Say whether the threads of this process can be confined to a core, as Linux does."""
+    return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").exists()
+
+
+@contextlib.contextmanager
+def on_one_core() -> Iterator[None]:
+    """Confine all threads of this process to one core in a block, if that is possible.
+
+    Those that start meanwhile inherit it, and may keep it.
+    """
+    if not can_confine():
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    try:
+        _confine({min(before)})
+        yield
+    finally:
+        _confine(before)
+
+
+def _confine(cores: set[int]) -> None:
+    for thread in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+            os.sched_setaffinity(int(thread.name), cores)
+
+
+def meetings(timeline: Timeline) -> int:
+    """Return how often each device has taken part in an all-reduce, as the profiler has seen it."""
+    return max(
+        Counter(
+            event.device
+            for event in timeline.events
+            if re.match("(all-reduce|psum)", event.operator)
+        ).values(),
+        default=0,
+    )
 
 
 # --- Copying while the next result is computed ----------------------------------------------------
@@ -235,20 +284,6 @@ def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
     return found
 
 
-def record_ways(make: Callable[[int], jax.Array]) -> dict[str, Timeline]:
-    """Record computing and copying at once, for each way; all are as long as the shortest."""
-    found = {}
-    for name, (send, arrive) in WAYS.items():
-
-        def make_and_copy(send=send, arrive=arrive):
-            return arrive(_make_and_send(make, send))
-
-        make_and_copy()  # Compiles what has to be.
-        _, found[name] = record_trace(make_and_copy)
-    shortest = min(timeline.elapsed for timeline in found.values())
-    return {name: timeline.first(shortest) for name, timeline in found.items()}
-
-
 def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> float:
     seconds = []
     for _ in range(5):
@@ -261,20 +296,32 @@ def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> flo
     return large.nbytes / float(np.median(seconds))
 
 
-def table_of_ways(ways: Mapping[str, Way]) -> str:
-    """Write what was measured of each way as a table in Markdown, or that nothing was."""
+def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
+    """Draw how long it takes by each way until everything is computed and copied.
+
+    Args:
+        ways: What was measured here. If nothing was, what a machine with a GPU has recorded is
+            drawn.
+
+    Returns:
+        The axes; their label says which machine it was.
+    """
+    machine, times = "this machine", {name: way.times.at_once for name, way in ways.items()}
     if not ways:
-        return "There is no GPU here, so nothing was measured."
-    lines = [
-        "| Way | Python is held | overlap score | GB/s | one large copy, GB/s |",
-        "|---" * 5 + "|",
-    ]
-    for name, way in ways.items():
-        lines.append(
-            f"| {name} | {way.held:%} | {way.times.score:.2f} | {way.bandwidth / 1e9:.1f} "
-            f"| {way.alone / 1e9:.1f} |"
-        )
-    return "\n".join(lines)
+        machine, rows = recorded_on_gpu("P6")
+        times = {name: rows[name]["at once"] for name in WAYS}
+    axes = plt.figure(figsize=(WIDTH, 1.5)).add_subplot()
+    places = np.arange(len(times))[::-1]
+    seconds = [quantity.median for quantity in times.values()]
+    axes.barh(places, seconds, 0.6, color=COLORS["none"])
+    for place, value in zip(places, seconds, strict=True):
+        axes.text(value, place, f" {format_value(value, 's', digits=2)}", va="center")
+    axes.set_yticks(places, times)
+    axes.grid(axis="y", visible=False)
+    axes.set_xlim(0, 1.2 * max(seconds))  # With room for the numbers.
+    format_axis(axes.xaxis, "s")
+    axes.set_xlabel(f"until all is there, on {machine}")
+    return axes
 
 
 # --- What a timeline says was done before what ----------------------------------------------------
@@ -304,13 +351,21 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline whose bars bear numbers, so that one can tell which belong together.
 
-    Each is called by its number in its row; Python's row stays as it is.
+    Each is called by its number in its row; Python's row stays as it is. Copies that arrive with
+    the one before them, too shortly after it to be seen, share its bar, as "1-5".
     """
+    short = timeline.elapsed * 1e9 / 500
+    bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
-    events = []
     for event in timeline.programs.events:
+        row = bars[event.device]
         if not event.device.startswith(PYTHON):
             counts[event.device] += 1
-            event = event._replace(program=str(counts[event.device]))
-        events.append(event)
-    return Timeline(tuple(events), timeline.watched)
+            number = str(counts[event.device])
+            event = event._replace(program=number)
+            if event.operator == COPY and row and event.end - row[-1].end < short:
+                first = row.pop()
+                name = f"{first.program.partition('-')[0]}-{number}"
+                event = first._replace(program=name, duration=event.end - first.start)
+        row.append(event)
+    return Timeline(in_order(itertools.chain(*bars.values())), timeline.watched)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._plot import COLORS, format_axis
+from d2lpar._plot import COLORS, WIDTH, format_axis
 from d2lpar._quantity import Quantity
 from d2lpar.book.explore import Explorable, slider, stacked
 
@@ -143,7 +143,7 @@ def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
     control back, and when it had the result. Python dispatches in blue, waits in white, and does
     something else in the color of the barrier, before it asks.
     """
-    axes = plt.figure(figsize=(5.2, 0.5 * len(spans) + 0.9)).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 0.4 * len(spans) + 0.75)).add_subplot()
     zero = min(begin for begin, *_ in spans)
     longest = max(done for *_, done in spans) - zero
     styles = {
@@ -157,7 +157,7 @@ def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
             width = max(end - start, 0.004 * longest if name == "" else 0)  # A sliver is seen.
             axes.broken_barh([(start, width)], (row - 0.36, 0.72), **style)
             if name and width > 0.2 * longest:
-                axes.text(start + width / 2, row, name, ha="center", va="center", fontsize=11)
+                axes.text(start + width / 2, row, name, ha="center", va="center")
     axes.set_yticks(range(len(spans)), [f"process {number}" for number in range(len(spans))])
     axes.set(ylim=(len(spans) - 0.5, -0.5), xlim=(0, 1.02 * longest))
     axes.set_xlabel("time since both began, on the clock of this machine")

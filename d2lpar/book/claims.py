@@ -1,14 +1,18 @@
 """State a sentence of the text with its measured numbers in it, and check it."""
 
+import html
 import math
 import os
+import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from d2lpar._format import format_value
 from d2lpar._quantity import Predicate, Quantity, exact, quantities_table
 from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, with_code
+from d2lpar.book.recorded import PAGE, claims_recorded
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
 """The type under which a notebook keeps a claim for the status page."""
@@ -24,9 +28,6 @@ VERDICTS = {
     "untestable": "cannot be tested here",
 }
 """How each verdict reads."""
-
-UNKNOWN = "…"
-"""What stands for a number that this machine cannot measure."""
 
 
 @dataclass(frozen=True)
@@ -79,11 +80,19 @@ class Claim:
 
     @property
     def text(self) -> str:
-        """The sentence with the measured numbers in it."""
-        if self.needs:  # What was measured without it is not what the sentence is about.
-            parts = string.Formatter().parse(self.sentence)
-            return "".join(said + ("" if name is None else UNKNOWN) for said, name, _, _ in parts)
-        return self.sentence.format_map(self.numbers)
+        """The sentence with the measured numbers in it.
+
+        If this machine cannot test it, they are those of one that could; if there is none, the
+        text says that.
+        """
+        if not self.needs:
+            return self.sentence.format_map(self.numbers)
+        # What was measured here without it is not what the sentence is about.
+        if known := self._elsewhere:
+            return known[0].claim.text
+        if not _places_in(self.sentence):
+            return self.sentence.format()
+        return f"Not yet measured: this needs {self.needs}."
 
     @property
     def verdict(self) -> str:
@@ -102,8 +111,28 @@ class Claim:
             case "inconclusive":
                 return self._doubt
             case "untestable":
-                return f"needs {self.needs}"
+                needs = f"needs {self.needs}"
+                if not (known := self._elsewhere):
+                    return needs
+                return f"{needs}; the numbers are those of {known[0].machine} ({known[0].verdict})"
         return ""
+
+    @property
+    def _elsewhere(self) -> list["_Elsewhere"]:
+        """This sentence with the numbers of each machine that has recorded them, newest first.
+
+        A sentence may have changed since, but for its key: a record counts if it has a number for
+        each place of today's, and if those that are written out are the same.
+        """
+        places, found = _places_in(self.sentence), []
+        for machine, has_gpu, data in claims_recorded(self.key):
+            there = Claim.from_dict(data)
+            same = _written_out(there.sentence) == _written_out(self.sentence)
+            if not there.needs and same and places <= there.numbers.keys():
+                numbers = {place: there.numbers[place] for place in places}
+                there = replace(there, sentence=self.sentence, numbers=numbers)
+                found.append(_Elsewhere(machine, has_gpu, there))
+        return found
 
     @property
     def _doubt(self) -> str:
@@ -155,22 +184,66 @@ class Claim:
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
     def _html(self) -> str:
-        words, color = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict]
-        behind = f" {with_code(self.detail)}." if self.detail else ""
-        # Inline, because Colab keeps an output's own styles and nothing else.
-        sentence = (
-            f"{with_code(self.text)} "
-            f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
-            "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
-            f'vertical-align:0.1em">{words}</span>{behind}'
-        )
+        known = self._elsewhere
+        link = f'<a href="{PAGE}">Results on other machines</a>.' if self.needs and known else ""
+        words, color, behind = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict], self.detail
+        if self.needs and known:
+            words, color = known[0].badge, VERDICT_COLORS[known[0].claim.verdict]
+            behind = f"Testing it here needs {self.needs}"
+        elif self.needs and _places_in(self.sentence):
+            behind = ""  # The text says it.
+        shown = f"{with_code(self.text)} {_badge(words, color)}"
+        shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.
-            return f"<p {of}>{sentence}</p>"
+            return f"<p {of}>{shown} {link}".rstrip() + "</p>"
         bounds = [predicate.describe() for predicate in self.predicates]
         measured = quantities_table([p.quantity for p in self.predicates], bounds)
-        summary = f'<summary style="cursor:pointer;display:block">{sentence}</summary>'
-        return f"<details {of}>{summary}{measured}</details>"
+        if link:  # Not in the summary, where a click unfolds.
+            below = [f"The table is of this machine. {link}"]
+        else:
+            below = [with_code(there.line) for there in known if there.has_gpu and not self.needs]
+        remarks = "".join(f'<p style="margin:0.3em 0;font-size:0.9em">{line}</p>' for line in below)
+        summary = f'<summary style="cursor:pointer;display:block">{shown}</summary>'
+        return f"<details {of}>{summary}{measured}{remarks}</details>"
+
+
+class _Elsewhere(NamedTuple):
+    """A claim with the numbers of another machine."""
+
+    machine: str
+    has_gpu: bool
+    claim: Claim
+
+    @property
+    def verdict(self) -> str:
+        """How its verdict reads behind the name of the machine."""
+        return VERDICTS[self.claim.verdict].replace("here", "there")
+
+    @property
+    def badge(self) -> str:
+        """How it reads with the name in it."""
+        return VERDICTS[self.claim.verdict].replace("here", f"on {self.machine}")
+
+    @property
+    def line(self) -> str:
+        """What the machine has to say beside what this one says."""
+        return f"On {self.machine}: {self.claim.text} ({self.verdict})"
+
+
+def _badge(words: str, color: str) -> str:
+    # Inline, because Colab keeps an output's own styles and nothing else.
+    return (
+        f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
+        "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
+        f'vertical-align:0.1em">{html.escape(words)}</span>'
+    )
+
+
+def _written_out(sentence: str) -> list[str]:
+    """Return the numbers that stand in a sentence itself."""
+    said = " ".join(said for said, *_ in string.Formatter().parse(sentence))
+    return re.findall(r"\d+", said)
 
 
 def _places_in(sentence: str) -> set[str]:

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from d2lpar._measurement import Measurement
 from d2lpar._memory import PeakMemory
-from d2lpar._plot import COLORS, error_bars, format_axis
+from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar._quantity import Quantity
 
 # What a reader meets on the way to the right number is drawn in the second of the two.
@@ -18,7 +18,7 @@ _RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
 
 def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
     """Draw how many seconds each of many calls held Python, for two ways of timing them."""
-    axes = plt.figure(figsize=(5.2, 3.0)).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 2.55)).add_subplot()
     for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
         numbers = np.arange(1, len(times) + 1)
         axes.plot(numbers, times, marker, color=COLORS[role], ms=3.5, label=label)
@@ -31,7 +31,7 @@ def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
 
 def plot_pairs(ratio: Quantity) -> Axes:
     """Draw the ratios of single pairs above their median and its interval."""
-    axes = plt.figure(figsize=(5.2, 2.1)).add_subplot()
+    axes = plt.figure(figsize=(WIDTH, 1.8)).add_subplot()
     # So that points do not hide each other; alike in each build.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
     axes.plot(ratio.samples, heights, ".", color=COLORS["host"], alpha=0.6)
@@ -55,7 +55,7 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
     By the title to be shown, an order has the measurements of two functions by their names, of one
     letter, and the order in which these were called.
     """
-    figure = plt.figure(figsize=(5.2, 2.8))
+    figure = plt.figure()
     charts = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
     for axes, (title, (arms, order)) in zip(charts, orders.items(), strict=True):
         for (arm, measured), role, marker in zip(
@@ -64,7 +64,7 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
             when = [number for number, name in enumerate(order, 1) if name == arm]
             axes.plot(when, measured.total.samples, marker, color=COLORS[role], ms=4.5, label=arm)
             axes.axhline(measured.total.median, color=COLORS[role], linestyle="--", lw=1)
-        axes.set_title(title, fontsize=11)
+        axes.set_title(title)
         axes.set(xlabel="call", ylim=(0, None))
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     format_axis(charts[0].yaxis, "s")
@@ -78,7 +78,7 @@ def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
 
     A line is at the one in twenty that an interval of 95 % allows.
     """
-    axes = plt.figure(figsize=(5.2, 2.8)).add_subplot()
+    axes = plt.figure().add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
         axes.plot(range(1, len(share) + 1), share, "o-", color=COLORS[role], label=label)
     axes.axhline(0.05, color=COLORS["model"], linestyle="--", linewidth=1)

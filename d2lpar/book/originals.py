@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from d2lpar._overlap import SLACK, overlap_score
-from d2lpar._plot import COLORS, error_bars, format_log_axis, interval_ends
+from d2lpar._plot import COLORS, WIDTH, error_bars, format_log_axis, interval_ends
 from d2lpar._quantity import Predicate, Quantity, once
 
 Rows = Mapping[str, Quantity]
@@ -185,8 +185,8 @@ def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
     A source may be an edition or a machine. The claim holds where its panel is shaded. What was
     seen once is hollow, what was sampled is filled and has a bar for its 95 % interval.
     """
-    heights = [1.05 + 0.28 * len(found) for found in panels.values()]
-    figure = plt.figure(figsize=(5.2, sum(heights)), layout="constrained")
+    heights = [0.9 + 0.24 * len(found) for found in panels.values()]
+    figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
     # The label of an axis is not to be read with the title below it.
     figure.get_layout_engine().set(h_pad=0.12)
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
@@ -204,10 +204,10 @@ def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
                 capsize=3,
             )
         _shade_where_it_holds(axes, list(found.values()))
-        axes.set_yticks(places, list(found), fontsize=11)
+        axes.set_yticks(places, list(found))
         axes.set_ylim(-0.7, len(found) - 0.3)
         axes.grid(axis="y", visible=False)
-        axes.set_title(claimed, fontsize=11, loc="left")
+        axes.set_title(claimed, loc="left")
         axes.set_xlabel(next(iter(found.values())).quantity.name)
     return list(all_axes)
 

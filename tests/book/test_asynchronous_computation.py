@@ -1,6 +1,3 @@
-from types import SimpleNamespace
-
-import jax
 import pytest
 from drawings import style_of_the_book, svg, texts
 from fakes import FakeArray, FakeClock, FakeDevice
@@ -14,11 +11,11 @@ from d2lpar.book.asynchronous_computation import (
     Held,
     HeldTable,
     Pipeline,
+    can_count_threads,
     most_unfinished,
     plot_calls,
-    plot_epochs,
-    plot_stack,
     plot_ways,
+    threads_taken,
     time_held,
     time_to_notice,
 )
@@ -63,8 +60,17 @@ def test_the_text_names_each_operation_with_what_it_did():
     lines = str(HeldTable({"float(s)": Held(True, 0.02), "y.T": Held(False, 1e-5)})).splitlines()
     assert [line.split() for line in lines] == [
         ["float(s)", "waits", "20", "ms"],
-        ["y.T", "goes", "on", "10", "µs"],
+        ["y.T", "returns", "10", "µs"],
     ]
+
+
+# --- On how many threads JAX computes -----------------------------------------------------------
+
+
+@pytest.mark.skipif(not can_count_threads(), reason="threads are counted on Linux only")
+def test_a_process_that_may_use_one_thread_is_counted_with_one():
+    taken = threads_taken({"one": {"NPROC": "1"}})["one"]
+    assert taken.samples == (1.0,) * 6
 
 
 # --- The three durations ------------------------------------------------------------------------
@@ -81,10 +87,10 @@ def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them
         return device.run(t2)
 
     times = compare(
-        {"one turn": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
+        {"one iteration": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
         clock=clock,
     )
-    found = Pipeline.of(times, turns=10)
+    found = Pipeline.of(times, iterations=10)
     assert (found.t1.median, found.t2.median) == (t1, t2)
     assert found.with_barrier.median == 10 * (t1 + t2)
     assert found.without.median == t1 + t2 + 9 * max(t1, t2)
@@ -119,36 +125,12 @@ def _style():
         yield
 
 
-def test_the_stack_names_the_versions_and_the_devices_at_hand():
-    words = " ".join(texts(plot_stack()))
-    assert jax.__version__ in words
-    assert f"{jax.devices()[0].platform.upper()} {jax.devices()[0].id}" in words
-
-
-def test_many_devices_are_drawn_as_a_few_and_the_number_of_the_others(monkeypatch):
-    devices = [
-        SimpleNamespace(platform="cpu", id=n, device_kind="cpu", memory_stats=None)
-        for n in range(8)
-    ]
-    monkeypatch.setattr(jax, "local_devices", lambda: devices)
-    words = texts(plot_stack())
-    assert "CPU 3 (+4)" in words
-    assert not any("CPU 4" in word for word in words)
-
-
 def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
     axes = plot_calls([1e-5, 1e-5, 1e-2], limit=2)
     points, line = axes.lines
     assert list(points.get_xdata()) == [1, 2, 3]
     assert list(line.get_xdata()) == [2.5, 2.5]
     assert texts(axes) == ["after 2 calls"]
-
-
-def test_epochs_keep_the_color_of_each_way_of_waiting():
-    roles = {"barrier": "barrier", "free": "none"}
-    axes = plot_epochs({"barrier": [1, 2], "free": [0.1, 2]}, roles)
-    colors = {line.get_label(): line.get_color() for line in axes.lines}
-    assert colors == {name: COLORS[role] for name, role in roles.items()}
 
 
 def test_each_way_has_a_bar_of_its_color_in_each_panel_with_its_unit():

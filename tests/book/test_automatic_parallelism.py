@@ -1,3 +1,5 @@
+import os
+import threading
 import time
 
 import jax
@@ -15,16 +17,19 @@ from d2lpar.book.automatic_parallelism import (
     CopyTimes,
     Repeated,
     Way,
+    can_confine,
     copy_times,
     cores_busy,
     fair_calls,
     fair_matrix,
     lead,
     measure_ways,
+    meetings,
     numbered,
-    record_ways,
-    table_of_ways,
+    on_one_core,
+    plot_ways_to_copy,
 )
+from d2lpar.book.recorded import recorded_on_gpu
 
 # --- Pairs --------------------------------------------------------------------------------------
 
@@ -151,32 +156,62 @@ def test_a_copy_on_the_cpu_is_committed_to_it_and_a_pinned_one_says_so():
     assert automatic_parallelism.pin(make(0)).sharding.memory_kind == "pinned_host"
 
 
-def test_all_ways_are_recorded():
-    recorded = record_ways(make)
-    assert list(recorded) == list(WAYS)
-    for found in recorded.values():
-        assert any(event.program == "double" for event in found.events)
+def bars(axes):
+    return [bar.get_width() for bar in axes.patches]
 
 
-def test_recordings_of_ways_are_as_long_as_the_shortest(monkeypatch):
-    found = iter(timeline(event("Python", 0, end)) for end in (3000, 1000, 2000))
-    monkeypatch.setattr(
-        automatic_parallelism, "record_trace", lambda function: (function(), next(found))
-    )
-    assert [recorded.elapsed for recorded in record_ways(make).values()] == [1e-6] * 3
-
-
-def test_all_ways_are_measured_and_stand_in_a_table():
+def test_all_ways_are_measured_and_drawn():
     found = measure_ways(make)
     assert list(found) == list(WAYS)
     assert all(isinstance(way, Way) and way.alone > 0 for way in found.values())
-    header, line, *rows = table_of_ways(found).splitlines()
-    assert {text.count("|") for text in (header, line, *rows)} == {6}
-    assert len(rows) == 3
+    axes = plot_ways_to_copy(found)
+    assert bars(axes) == [way.times.at_once.median for way in found.values()]
+    assert "this machine" in axes.get_xlabel()
 
 
-def test_without_a_gpu_there_is_a_sentence_in_place_of_the_table():
-    assert "no GPU" in table_of_ways({})
+def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
+    axes = plot_ways_to_copy({})
+    machine, rows = recorded_on_gpu("P6")
+    assert bars(axes) == [rows[name]["at once"].median for name in WAYS]
+    assert machine in axes.get_xlabel()
+
+
+# --- One core, and meetings ---------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not can_confine(), reason="threads can be confined to a core on Linux only")
+def test_all_threads_have_one_core_in_the_block_and_their_own_again_behind_it():
+    def cores_of(thread):
+        return os.sched_getaffinity(thread.native_id)
+
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait)
+    other.start()
+    before = cores_of(other)
+    try:
+        with on_one_core():
+            assert len(cores_of(other)) == len(os.sched_getaffinity(0)) == 1
+        assert cores_of(other) == os.sched_getaffinity(0) == before
+    finally:
+        stop.set()
+        other.join()
+
+
+def test_where_threads_cannot_be_confined_the_block_runs_as_it_is(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    assert not can_confine()
+    with on_one_core():
+        pass
+
+
+def test_each_device_takes_part_in_a_meeting_and_it_counts_once():
+    events = [
+        event(device, start, start + 10, "step", operator, 1)
+        for device in ("CPU 0", "CPU 1")
+        for start, operator in ((0, "dot.1"), (20, "all-reduce.4"), (40, "psum.7"))
+    ]
+    assert meetings(timeline(*events)) == 2
+    assert meetings(timeline(event("CPU 0", 0, 10, "step", "dot.1", 1))) == 0
 
 
 # --- What was done before what ------------------------------------------------------------------
@@ -222,6 +257,17 @@ def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
         ("CPU 1", "2"),
     ]
     assert [e.operator for e in shown.row("CPU 1")] == [COPY, COPY]  # They are still hatched.
+
+
+def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
+    spans = (0, 1000), (2000, 5000), (5000, 5002), (5002, 5003), (6000, 6001), (7000, 9000)
+    shown = numbered(timeline(*copies(*spans)))
+    assert [(e.program, e.start, e.end) for e in shown.row("CPU 1")] == [
+        ("1", 0, 1000),
+        ("2-4", 2000, 5003),
+        ("5", 6000, 6001),
+        ("6", 7000, 9000),
+    ]
 
 
 def test_what_is_watched_stays_so_when_it_is_numbered():

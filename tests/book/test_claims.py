@@ -6,8 +6,9 @@ import pytest
 from tables import cells_of
 
 from d2lpar import Quantity, exact
-from d2lpar.book import claims
+from d2lpar.book import claims, recorded
 from d2lpar.book.claims import MIME_TYPE, Claim, claim
+from d2lpar.book.notebook import VERDICT_COLORS
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))
@@ -142,13 +143,6 @@ def test_the_sentence_has_the_measured_numbers_in_it(capsys):
     assert shown == "Claim: 32 calls take 350 ms, 6.50 times less than 1.8, 4.1 % of all."
 
 
-@pytest.mark.parametrize("numbers", [{}, {"gain": RATIO, "share": RATIO}])
-def test_a_number_that_cannot_be_measured_here_is_left_open(numbers):
-    made = Claim("It gains {gain:.2f}, {share:%}.", (HOLDS,), needs="a GPU", numbers=numbers)
-    assert made.text == "It gains …, …."
-    assert "6.5" not in made._repr_mimebundle_()["text/html"].partition("<table")[0]
-
-
 @pytest.mark.parametrize(
     ("sentence", "numbers", "message"),
     [
@@ -185,12 +179,150 @@ def test_what_was_measured_and_what_is_claimed_of_it_is_behind_a_fold():
     assert (seconds[0], seconds[-1]) == ("one step", "< 2 s")
 
 
+# --- What other machines have recorded --------------------------------------------------------
+
+H200, CPU = {"devices": "1 x cpu, 1 x NVIDIA H200", "cores": 16}, {"devices": "1 x cpu", "cores": 2}
+
+
+@pytest.fixture
+def record(tmp_path, monkeypatch):
+    """A function that lets a machine have recorded claims, each one later than those before."""
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
+
+    def record(machine, *made):
+        count = len(list(tmp_path.iterdir()))
+        pages = {"book/a": {"claims": [claim.as_dict() for claim in made]}}
+        results = {"machine": machine, "date": f"2026-01-0{count + 1}", "pages": pages}
+        (tmp_path / f"{count}.json").write_text(json.dumps(results))
+        recorded._by_key.cache_clear()  # A folder is read once.
+
+    return record
+
+
+def there(verdict=HOLDS, sentence="`x < 5` gains {gain:.2f}.", key="k", **numbers):
+    """Return what another machine has made of a claim."""
+    return Claim(sentence, (verdict,), key=key, numbers=numbers or {"gain": exact("gain", 7.25)})
+
+
+def here(sentence="`x < 5` gains {gain:.2f}.", *predicates, key="k", needs="a GPU", **numbers):
+    return Claim(sentence, predicates, needs=needs, key=key, numbers=numbers)
+
+
+def words_of(made):
+    """Return what a reader of the page sees of a claim."""
+    html = made._repr_mimebundle_()["text/html"]
+    return " ".join(re.sub("<[^>]*>", " ", html).replace("&lt;", "<").split())
+
+
+@pytest.mark.parametrize(
+    ("verdict", "badge", "remark"),
+    [
+        (HOLDS, "holds on an H200", "holds there"),
+        (FAILS, "does not hold on an H200", "does not hold there"),
+        (UNDECIDED, "inconclusive on an H200", "inconclusive there"),
+    ],
+)
+def test_a_claim_that_cannot_be_tested_here_shows_what_another_machine_measured(
+    record, verdict, badge, remark
+):
+    record(H200, there(verdict))
+    made = here()
+    html = made._repr_mimebundle_()["text/html"]
+    link = "Testing it here needs a GPU. Results on other machines ."
+    assert words_of(made) == f"x < 5 gains 7.25. {badge} {link}"
+    assert 'data-verdict="untestable"' in html
+    assert VERDICT_COLORS[there(verdict).verdict] in html
+    assert '<a href="https://d2lpar.github.io/d2lpar/book/results.html#the-machines">' in html
+    assert html.startswith("<p ")
+    assert str(made).splitlines() == [
+        "Claim: `x < 5` gains 7.25.",
+        f"  cannot be tested here: needs a GPU; the numbers are those of an H200 ({remark})",
+    ]
+
+
+def test_what_another_machine_measured_is_shown_and_is_no_result_of_this_one(record, monkeypatch):
+    monkeypatch.setenv("D2LPAR_STRICT", "1")
+    without = here().as_dict()
+    record(H200, there(FAILS))
+    assert here().as_dict() == without
+    assert (without["verdict"], without["numbers"]) == ("untestable", {})
+    claim("It gains {gain}.", needs="a GPU", key="k")  # Raises nothing, although it failed there.
+
+
+IN_16 = "In 16 turns it gains {gain}."
+
+
+@pytest.mark.parametrize(
+    "recorded_there",
+    [
+        [],
+        [there(sentence=IN_16, key="another")],
+        [there(sentence=IN_16, key="")],
+        [there(sentence="In 16 turns it gains {time}.", time=SECONDS)],
+        [there(sentence="In 20 turns it gains {gain}.")],
+        [Claim(IN_16, (HOLDS,), needs="a GPU", key="k", numbers={"gain": RATIO})],
+    ],
+    ids=["nothing", "another", "no key", "fewer numbers", "another size", "not tested there"],
+)
+@pytest.mark.parametrize("predicates", [(), (HOLDS,)], ids=["nothing here", "something here"])
+def test_a_claim_that_no_machine_has_measured_says_so_and_has_no_hole(
+    record, recorded_there, predicates
+):
+    record(H200, *recorded_there)
+    made = here(IN_16, *predicates)
+    shown = words_of(made).partition(" median")[0]
+    assert shown == "Not yet measured: this needs a GPU. cannot be tested here"
+    assert made.text == "Not yet measured: this needs a GPU."
+    assert "href" not in made._repr_mimebundle_()["text/html"]
+
+
+def test_numbers_that_the_sentence_no_longer_has_do_no_harm(record):
+    record(H200, there(sentence="Then {gain}, and {share:%}.", gain=RATIO, share=RATIO))
+    assert here("Now {gain:.2f}.").text == "Now 6.50."
+
+
+def test_of_several_machines_the_newest_that_has_tested_it_is_shown(record):
+    record(CPU, there(gain=exact("gain", 2)))
+    record(H200, there(gain=exact("gain", 3)))
+    record(CPU, there(), here())  # The later of two of one key could not test it.
+    record(CPU, here())
+    assert here().text == "`x < 5` gains 7.25."
+    assert "holds on a CPU with 2 cores" in words_of(here())
+
+
+def test_what_was_measured_here_without_what_it_needs_is_not_said_in_the_sentence(record):
+    record(H200, there())
+    made = here("`x < 5` gains {gain:.2f}.", FAILS, gain=RATIO, needs="two free cores")
+    html = made._repr_mimebundle_()["text/html"]
+    shown, _, folded = html.partition("</summary>")
+    assert "gains 7.25" in shown
+    assert "6.50" not in shown
+    assert "Testing it here needs two free cores." in shown
+    assert "<a " not in shown  # A click there unfolds.
+    assert [row[0] for row in cells_of(folded)] == ["", "ratio"]
+    assert "The table is of this machine." in folded
+    assert "Results on other machines</a>" in folded
+
+
+def test_behind_the_fold_of_a_claim_is_what_each_gpu_has_to_say_of_it(record):
+    record(H200, there(FAILS), there(key="another"))
+    record(CPU, there())
+    made = here("`x < 5` gains {gain:.2f}.", HOLDS, gain=RATIO, needs=None)
+    shown, _, folded = made._repr_mimebundle_()["text/html"].partition("</summary>")
+    assert "gains 6.50." in shown
+    assert "7.25" not in shown
+    line = "On an H200: <code>x &lt; 5</code> gains 7.25. (does not hold there)</p>"
+    assert folded.endswith(f">{line}</details>")
+    assert folded.count("7.25") == 1
+    of_another = here("It gains {gain} and {share}.", HOLDS, gain=RATIO, share=RATIO, needs=None)
+    assert "On an H200" not in words_of(of_another)
+    assert "H200" not in str(made)
+
+
 def test_a_claim_with_nothing_measured_has_nothing_to_unfold():
-    html = Claim("With `x < 5` in 20 ms.", needs="a GPU")._repr_mimebundle_()["text/html"]
+    html = Claim(SENTENCE, needs="a GPU")._repr_mimebundle_()["text/html"]
     assert html.startswith("<p ")
     assert "<details" not in html
-    assert "<code>x &lt; 5</code> in 20\u00a0ms." in html
-    assert "needs a GPU" in html
 
 
 def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, capsys):
@@ -257,3 +389,11 @@ def test_a_verdict_that_does_not_follow_from_the_samples_is_refused(made, said):
 def test_what_cannot_be_claimed_is_refused_with_a_way_out(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_a_sentence_without_numbers_has_no_hole_where_it_cannot_be_tested():
+    made = Claim("It forks.", needs="a GPU", key="nowhere")
+    html = made._repr_mimebundle_()["text/html"]
+    assert made.text == "It forks."
+    assert "It forks." in html
+    assert "needs a GPU" in html

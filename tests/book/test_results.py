@@ -7,12 +7,12 @@ from operator import getitem
 
 import nbformat
 import pytest
-from run_notebook import ROOT
 
 from d2lpar import Quantity, exact
 from d2lpar._devices import Machine, this_machine, versions
 from d2lpar.book import claims, results
 from d2lpar.book.claims import Claim
+from d2lpar.book.recorded import FOLDER
 from d2lpar.book.results import (
     MIME_TYPE,
     ExperimentResult,
@@ -129,7 +129,7 @@ def test_a_run_says_where_when_and_with_what_it_was_begun():
 
 # --- Loading ----------------------------------------------------------------------------------
 
-PUBLISHED = sorted((ROOT / "book" / "results").glob("*.json"))
+PUBLISHED = sorted(FOLDER.glob("*.json"))
 
 
 @pytest.mark.parametrize("published", PUBLISHED, ids=lambda path: path.stem)

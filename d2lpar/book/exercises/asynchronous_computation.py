@@ -24,6 +24,7 @@ from d2lpar.book.exercises.checking import (
     require_array,
     require_arrays,
     require_asynchrony,
+    require_called,
     require_number,
     require_truth,
     right_parameters,
@@ -38,39 +39,39 @@ from d2lpar.book.exercises.checking import (
 def check_x1(total: Callable, enough: Callable) -> Report:
     """Check a formula for the time of a loop without barriers, and when t1 + N t2 + t3 is it.
 
-    Both are compared with a simulation of the two ends, over many cases. `total(t1, t2, t3, turns)`
-    returns seconds, until Python knows the last result; `enough(t1, t2, turns)` says whether the
-    short formula is exact.
+    Both are compared with a simulation of the two ends, over many cases.
+    `total(t1, t2, t3, iterations)` returns seconds, until Python knows the last result;
+    `enough(t1, t2, iterations)` says whether the short formula is exact.
     """
     times = (0.5, 1.0, 1.25, 4.0)
     cases = [
-        (t1, t2, t3, turns)
-        for turns, t1, t2, t3 in itertools.product((4, 2, 1, 30), times, times, (0.5, 3.0))
+        (t1, t2, t3, iterations)
+        for iterations, t1, t2, t3 in itertools.product((4, 2, 1, 30), times, times, (0.5, 3.0))
     ]
     cases.sort(key=lambda case: case[0] > case[1])  # First those that the book has met.
-    found = call_answer(total, cases, "my_total(t1, t2, t3, turns)")
+    found = call_answer(total, cases, "my_total(t1, t2, t3, iterations)")
     _require_formula(found, cases)
-    gaps = [(t1, t2, turns) for turns in (2, 4, 30) for t1 in times for t2 in times]
-    gaps += [(1.0, 0.875, turns) for turns in (2, 4, 6)]
-    found = call_answer(enough, gaps, "my_condition(t1, t2, turns)")
-    for (t1, t2, turns), said in zip(gaps, found, strict=True):
-        simple, right = t1 + turns * t2, _loop_time(t1, t2, 0.0, turns)
+    gaps = [(t1, t2, iterations) for iterations in (2, 4, 30) for t1 in times for t2 in times]
+    gaps += [(1.0, 0.875, iterations) for iterations in (2, 4, 6)]
+    found = call_answer(enough, gaps, "my_condition(t1, t2, iterations)")
+    for (t1, t2, iterations), said in zip(gaps, found, strict=True):
+        simple, right = t1 + iterations * t2, _loop_time(t1, t2, 0.0, iterations)
         if require_truth(said) != (simple == right):
             yours = "is the time" if said else "is not the time"
             raise Rejection(
-                f"The formula is right. But for t1 = {t1:g}, t2 = {t2:g} and {turns} turns your "
-                f"condition says that t1 + N t2 + t3 {yours}: it gives {simple:g} + t3, and the "
-                f"simulation ends at {right:g} + t3.",
+                f"The formula is right. But for t1 = {t1:g}, t2 = {t2:g} and {iterations} "
+                f"iterations your condition says that t1 + N t2 + t3 {yours}: it gives {simple:g} "
+                f"+ t3, and the simulation ends at {right:g} + t3.",
                 "For which t1 and t2 does the back end never wait for the front end, after the "
                 "first call?",
             )
     return f"Formula and condition agree with a simulation in {len(cases) + len(gaps)} cases."
 
 
-def _loop_time(t1: float, t2: float, t3: float, turns: int) -> float:
+def _loop_time(t1: float, t2: float, t3: float, iterations: int) -> float:
     """Simulate a loop without barriers: call by call, who is waiting for whom."""
     dispatched = computed = 0.0
-    for _ in range(turns):
+    for _ in range(iterations):
         dispatched += t1
         computed = max(dispatched, computed) + t2
     return computed + t3
@@ -78,11 +79,11 @@ def _loop_time(t1: float, t2: float, t3: float, turns: int) -> float:
 
 def _require_formula(found: list, cases: list[tuple]) -> None:
     wrong = []
-    for (t1, t2, t3, turns), seconds in zip(cases, found, strict=True):
+    for (t1, t2, t3, iterations), seconds in zip(cases, found, strict=True):
         seconds = require_number(seconds)
-        right = _loop_time(t1, t2, t3, turns)
+        right = _loop_time(t1, t2, t3, iterations)
         if not abs(seconds - right) <= 1e-4 * right:  # NaN as well.
-            wrong.append((t1, t2, t3, turns, seconds, right))
+            wrong.append((t1, t2, t3, iterations, seconds, right))
     if not wrong:
         return
     if all(t1 > t2 for t1, t2, *_ in wrong):
@@ -90,13 +91,13 @@ def _require_formula(found: list, cases: list[tuple]) -> None:
             "It is right wherever the back end is the slower one. If the front end is slower, "
             "when does the last call begin to be computed?"
         )
-    elif all(turns > 1 for *_, turns, _, _ in wrong):
-        look = "It is right for a single turn. What can happen at the same time in two?"
+    elif all(iterations > 1 for *_, iterations, _, _ in wrong):
+        look = "It is right for a single iteration. What can happen at the same time in two?"
     else:
-        look = "A single turn cannot overlap with anything. Is it right for that?"
-    t1, t2, t3, turns, seconds, right = wrong[0]
+        look = "A single iteration cannot overlap with anything. Is it right for that?"
+    t1, t2, t3, iterations, seconds, right = wrong[0]
     raise Rejection(
-        f"For t1 = {t1:g}, t2 = {t2:g}, t3 = {t3:g} and {plural(turns, 'turn')} your "
+        f"For t1 = {t1:g}, t2 = {t2:g}, t3 = {t3:g} and {plural(iterations, 'iteration')} your "
         f"function says {seconds:g}; simulated call by call, the loop takes {right:g}. "
         f"{len(wrong)} of {len(cases)} cases differ.",
         look,
@@ -115,6 +116,9 @@ def check_x2(epoch: Callable) -> Report:
     log = CallLog()
     case = (log.watch("step()", training_step), parameters, list(batches))
     (found,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
+    log.require_called(
+        "step()", "no step was dispatched", "Who is to compute the new parameters from a batch?"
+    )
     log.require_count("step()", len(batches))
     for call in log.calls:
         if len(call.unfinished) > 1:
@@ -131,7 +135,7 @@ def check_x2(epoch: Callable) -> Report:
             "does your loop wait for, and does it have to be that one?",
         )
     overlapping = log.require_overlap(
-        "Does each turn of your loop do the same, also the later ones?"
+        "Does each iteration of your loop do the same, also the later ones?"
     )
     require_array(found, right, "What your function returned")
     return (
@@ -152,7 +156,11 @@ def check_x3(total: Callable) -> Report:
     rng = np.random.default_rng(0)
     kinds = ("none", "each minibatch", "each device")
     lists = [([2, 2, 2], [1, 1, 1]), ([3, 1, 3, 1], [1, 3, 1, 3]), ([4], [7])]
-    lists += [rng.integers(1, 9, (2, turns)).tolist() for turns in (2, 3, 5, 8) for _ in range(5)]
+    lists += [
+        rng.integers(1, 9, (2, iterations)).tolist()
+        for iterations in (2, 3, 5, 8)
+        for _ in range(5)
+    ]
     cases = [(first, second, barrier) for barrier in kinds for first, second in lists]
     copies = [(list(first), list(second), barrier) for first, second, barrier in cases]
     found = call_answer(total, copies, "my_loop_time(first, second, barrier)")
@@ -161,9 +169,9 @@ def check_x3(total: Callable) -> Report:
         if not abs(seconds - right) <= 1e-4 * right:
             look = {
                 "none": "Nobody waits before the end. When is each device done with its own list?",
-                "each minibatch": "In each turn Python waits for both. How long is such a turn?",
+                "each minibatch": "In each iteration Python waits for both. How long does it take?",
                 "each device": "There is one Python thread. While it waits for one device, who "
-                "hands the other its next minibatch?",
+                "dispatches the next minibatch to the other?",
             }[barrier]
             raise Rejection(
                 f"With first = {first}, second = {second} and the barrier {barrier!r} your "
@@ -226,6 +234,12 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         started.clear()
         counts.clear()
         found = call_answer(function, cases, f"my_{name}(start)", probe=what_is_left)
+        require_called(
+            "start()",
+            len(started),
+            f"my_{name} had nothing to wait for",
+            "Call it once, and wait for what it returns.",
+        )
         if counts != [1, 2, 3]:
             raise Rejection(
                 f"In {len(cases)} runs, my_{name} called start() "
@@ -283,8 +297,8 @@ _PROGRAMS = {
     "exp(x) of eight million elements": (jax.jit(jnp.exp), (8_000_000,)),
     "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), (8_000_000,)),
     "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), (8_000_000,)),
-    "A loop of 200,000 turns over 100 elements": (jax.jit(_long_loop), (100,)),
-    "A loop of 200,000 turns over 1000 elements": (jax.jit(_long_loop), (1000,)),
+    "A loop of 200,000 iterations over 100 elements": (jax.jit(_long_loop), (100,)),
+    "A loop of 200,000 iterations over 1000 elements": (jax.jit(_long_loop), (1000,)),
 }
 
 

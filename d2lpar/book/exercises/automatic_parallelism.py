@@ -46,6 +46,11 @@ def check_y1(products: Callable) -> Report:
     usage = "my_products(multiply, matrices)"
     # The first call compiles whatever else it uses.
     (found,) = call_answer(products, [(multiply, list(matrices))], usage)
+    log.require_called(
+        "multiply()",
+        "your function came by its results in another way",
+        "Call it for each matrix: the check watches nothing else.",
+    )
     require_arrays(found, right, "a result for each matrix")
     log.calls.clear()
     case = (products, multiply, list(matrices))
@@ -164,6 +169,17 @@ def check_y3(exchange: Callable) -> Report:
 
     case = (make, log.watch("send()", send), n)
     (found,) = call_answer(exchange, [case], "my_exchange(make, send, n)")
+    for device in (0, 1):
+        log.require_called(
+            names[device],
+            f"device {device} has made nothing",
+            "The first argument of make() is the device. Which of the two have work to do?",
+        )
+    log.require_called(
+        "send()",
+        "nothing was copied",
+        "How does what one device has made get to the other?",
+    )
     for device in (0, 1):
         log.require_count(names[device], n)
     log.require_count("send()", 2 * n)
@@ -329,6 +345,12 @@ def check_y5(pipeline: Callable) -> Report:
     stages = (log.watch("first()", work), log.watch("second()", _second_stage))
     case = (*stages, list(batches), devices)
     (found,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
+    for stage in ("first()", "second()"):
+        log.require_called(
+            stage,
+            "no batch went through this stage",
+            "Through which stages does a batch go, before it is done?",
+        )
     for stage in ("first()", "second()"):
         log.require_count(stage, len(batches))
     require_arrays(found, right, "a result for each batch")

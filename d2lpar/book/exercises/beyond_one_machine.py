@@ -17,6 +17,7 @@ from d2lpar.book.exercises.checking import (
     call_answer,
     exercise,
     require_callable,
+    require_called,
     require_number,
     shown,
 )
@@ -25,6 +26,7 @@ from d2lpar.book.exercises.checking import (
 
 _NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Of process 0, and of process 1.
 _TIMEOUT = 20.0
+_RAISED = 1  # The rank of an error that says what a process has raised.
 
 
 @exercise("V1")
@@ -42,10 +44,11 @@ def check_v1(mean: Callable) -> Report:
         try:
             found = workers.run(call, timeout=_TIMEOUT)
         except WorkerError as error:
+            own = "Is it an error of that line alone? If not: w" if error.rank == _RAISED else "W"
             raise Rejection(
                 str(error),
-                "Whatever needs the other process has to be called by both, with arrays of one "
-                "shape.",
+                f"{own}hatever needs the other process has to be called by both, with arrays of "
+                "one shape.",
             ) from None
     numbers = [require_number(value, "Return the mean of all.") for value in found]
     if any(not np.isclose(number, right, rtol=1e-5) for number in numbers):
@@ -79,7 +82,13 @@ def check_v2(sums: Callable) -> Report:
 
     case = (add_up, [array.copy() for array in arrays], _MOST)
     (found,) = call_answer(sums, [case], "my_sums(add_up, arrays, most)")
-    if sizes and max(sizes) > _MOST:
+    require_called(
+        "add_up()",
+        len(sizes),
+        "no number has travelled",
+        "What does a process know of the arrays of the others, if nothing travels?",
+    )
+    if max(sizes) > _MOST:
         raise Rejection(
             f"A message had {max(sizes)} numbers, and at most {_MOST} were allowed.",
             "Where can a large array be cut, and its sum be put together again?",

@@ -67,9 +67,8 @@ class Report:
         box = (
             f'<div class="d2lpar-exercise" data-verdict="{self.verdict}" style="border-left: 0.3em '
             f'solid {color}; padding: 0.2em 0 0.2em 0.8em; margin: 0.5em 0">'
-            f"<div>Exercise {self.exercise}</div>"
-            f'<strong style="background: {color}; border-radius: 0.25em; color: white; '
-            f'padding: 0 0.4em">{words}</strong>: {with_code(self.saw)}'
+            f'{self.exercise} <strong style="background: {color}; border-radius: 0.25em; '
+            f'color: white; padding: 0 0.4em">{words}</strong> {with_code(self.saw)}'
             f'<ul style="margin: 0.2em 0; font-size: 0.85em">{look}</ul></div>'
         )
         return {
@@ -387,6 +386,22 @@ class Call(NamedTuple):
         return any(call.label == label for call in self.unfinished)
 
 
+def require_called(label: str, count: int, missing: str, look: str) -> None:
+    """Reject an answer that has never called something.
+
+    Whoever has not gets a hint of its own: one about the number of calls, or about what they
+    returned, would lead away from it.
+
+    Args:
+        label: What should have been called, as it is printed: `"send()"`.
+        count: How many times it was.
+        missing: What there is not for that, in words: `"nothing was copied"`.
+        look: Where to look.
+    """
+    if not count:
+        raise Rejection(f"{label} was never called: {missing}.", look)
+
+
 class CallLog:
     """The calls that a reader's function makes of functions that the check has handed in."""
 
@@ -422,9 +437,18 @@ class CallLog:
         """Return the calls of one function."""
         return [call for call in self.calls if call.label == label]
 
+    def require_called(self, label: str, missing: str, look: str) -> None:
+        """Reject an answer that has never called a function, and say what there is not for that."""
+        require_called(label, len(self.of(label)), missing, look)
+
     def require_count(self, label: str, count: int) -> None:
         """Reject an answer that has not called a function so many times."""
         found = len(self.of(label))
+        if not found and count:
+            raise Rejection(
+                f"{label} was never called; it takes {count} calls.",
+                "Call what you are given: the check watches nothing else.",
+            )
         if found != count:
             raise Rejection(
                 f"{label} was called {plural(found, 'time')}; it takes {count} calls.",

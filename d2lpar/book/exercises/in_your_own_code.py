@@ -19,6 +19,7 @@ from d2lpar.book.exercises.checking import (
     require_array,
     require_asynchrony,
     require_callable,
+    require_called,
     require_number,
     right_parameters,
     shown,
@@ -50,7 +51,13 @@ def check_z1(training: Callable) -> Report:
 
     case = (step, parameters, list(batches), log)
     (found,) = call_answer(training, [case], "my_training(step, parameters, batches, log)")
+    calls.require_called(
+        "step()", "no step was dispatched", "Who is to compute the new parameters from a batch?"
+    )
     calls.require_count("step()", len(batches))
+    require_called(
+        "log()", len(logged), "no loss was logged", "What becomes of the loss of a step?"
+    )
     _require_all_logged(logged, losses)
     early = [number for number, _, dispatched in logged[:-1] if dispatched < number + 2]
     if early:
@@ -183,6 +190,7 @@ def _require_order_and_bound(prefetch: Callable) -> None:
     found = []
     for number, batch in enumerate(_batches_of(prefetch, disk)):
         found.append(batch)
+        _require_reading(disk)
         if disk.most_at_once < _READERS:
             raise Rejection(
                 f"No more than {disk.most_at_once} of {_READERS} readers were at work at the same "
@@ -195,11 +203,21 @@ def _require_order_and_bound(prefetch: Callable) -> None:
                 f"{_READERS} ahead, and each is in memory.",
                 "When is the next one to be asked for: at the start, or when one is taken?",
             )
+    _require_reading(disk)
     if found != list(range(_BATCHES)):
         raise Rejection(
             f"The batches came as {found}, not as 0 to {_BATCHES - 1}.",
             "Do they leave your generator in the order of their numbers, to the last?",
         )
+
+
+def _require_reading(disk: _Disk) -> None:
+    require_called(
+        "read()",
+        disk.is_asked_for(1),
+        "nothing came from the disk",
+        "Where do the batches come from that your generator yields?",
+    )
 
 
 def _require_error_in_its_place(prefetch: Callable) -> None:
@@ -262,6 +280,12 @@ def check_z3(evaluation: Callable) -> Report:
 
     case = (count, examples.copy(), _ROWS)
     (found,) = call_answer(evaluation, [case], "my_evaluation(count, examples, rows)")
+    require_called(
+        "count()",
+        len(shapes),
+        "your function came by its sum in another way",
+        "Who says how many rows of a batch are right?",
+    )
     _require_one_shape(shapes)
     if (value := require_number(found, "Return the sum of the counts.")) != right:
         raise Rejection(
@@ -301,8 +325,8 @@ def _require_one_shape(shapes: list[tuple[int, ...]]) -> None:
         )
     if different != [(_ROWS, _ROWS)]:
         raise Rejection(
-            f"count() was given batches of the shape {different[0] if different else '(none)'}; "
-            f"with rows={_ROWS} it is {(_ROWS, _ROWS)}.",
+            f"count() was given batches of the shape {different[0]}; with rows={_ROWS} it is "
+            f"{(_ROWS, _ROWS)}.",
             "How many examples does the exercise ask for at a time?",
         )
 

@@ -35,7 +35,7 @@ RIGHT[check_x1] = {
 WRONG[check_x1] = {
     "one after the other": (
         (lambda t1, t2, t3, n: n * (t1 + t2 + t3), back_end_is_slower),
-        "right for a single turn. What can happen at the same time in two",
+        "right for a single iteration. What can happen at the same time in two",
     ),
     "the printed formula": (
         (lambda t1, t2, t3, n: t1 + n * t2 + t3, back_end_is_slower),
@@ -53,16 +53,16 @@ WRONG[check_x1] = {
     "a word": ((lambda t1, t2, t3, n: "soon", back_end_is_slower), "is no number"),
     "the printed condition": (
         (formula, lambda t1, t2, n: n * t2 > (n - 1) * t1),
-        "for t1 = 1.25, t2 = 1 and 2 turns your condition says that .* is the time",
+        "for t1 = 1.25, t2 = 1 and 2 iterations your condition says that .* is the time",
     ),
     "strictly slower": (
         (formula, lambda t1, t2, n: t2 > t1),
-        "for t1 = 0.5, t2 = 0.5 and 2 turns your condition says that .* is not the time",
+        "for t1 = 0.5, t2 = 0.5 and 2 iterations your condition says that .* is not the time",
     ),
-    "always": ((formula, lambda t1, t2, n: True), "t1 = 1, t2 = 0.5 and 2 turns"),
+    "always": ((formula, lambda t1, t2, n: True), "t1 = 1, t2 = 0.5 and 2 iterations"),
     "nearly as slow": (
         (formula, lambda t1, t2, n: t2 > 0.8 * t1),
-        "for t1 = 1, t2 = 0.875 and 2 turns your condition says",
+        "for t1 = 1, t2 = 0.875 and 2 iterations your condition says",
     ),
     "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, and"),
     "no condition": ((formula, 3), "given an int, which cannot be .*\n.*, my_condition, and"),
@@ -133,6 +133,10 @@ WRONG[check_x2] = {
     ),
     "stale": (stale, "wrong: it differs from the right one"),
     "without the last": (without_the_last, "called 11 times; it takes 12 calls"),
+    "without a step": (
+        lambda step, parameters, batches: sum(batches, parameters),
+        r"step\(\) was never called: no step was dispatched.\n.*the new parameters",
+    ),
     "scanned": (scanned, "while JAX was tracing, so all its calls became one program"),
 }
 
@@ -161,7 +165,7 @@ WRONG[check_x3] = {
     ),
     "nobody waits": (
         lambda first, second, barrier: max(sum(first), sum(second)),
-        "barrier 'each minibatch' .*\n  In each turn Python waits for both",
+        "barrier 'each minibatch' .*\n  In each iteration Python waits for both",
     ),
     "each device for itself": (
         lambda a, b, barrier: loop_time(a, b, barrier.replace("each device", "none")),
@@ -231,7 +235,10 @@ WRONG_SECOND = {
     ),
     "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
     "to NumPy": (to_numpy(second_result), "my_second.*NumPy's"),
-    "no start": (lambda start: 1.0, r"my_second called start\(\) 0, 0, 0 times"),
+    "no start": (
+        lambda start: 1.0,
+        r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
+    ),
     "not once in each run": (
         once_in_each_run_on_average(),
         r"my_second called start\(\) 0, 2, 1 times",
@@ -239,6 +246,10 @@ WRONG_SECOND = {
     "no second": (3, "given an int, which cannot be .*\n.*, my_second, and"),
 }
 WRONG_EVERYTHING = {
+    "never": (
+        lambda start: [1.0],
+        r"start\(\) was never called: my_everything had nothing to wait for",
+    ),
     "twice": (twice, r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
     "the list": (
         lambda start: jax.block_until_ready(start()),

@@ -64,6 +64,10 @@ WRONG[check_y1] = {
         lambda multiply, matrices: on_a_pool(multiply, matrices[:-1]),
         "list of 5, where a result for each matrix was expected, a list of 6",
     ),
+    "without it": (
+        lambda multiply, matrices: [matrix @ matrix for matrix in matrices],
+        r"multiply\(\) was never called: your function came by .*\n.*for each matrix",
+    ),
     "another order": (
         lambda multiply, matrices: on_a_pool(multiply, matrices)[::-1],
         "Item 0 of what your function returned is wrong",
@@ -178,6 +182,18 @@ WRONG[check_y3] = {
     "the last forgotten": (
         lambda make, send, n: send_at_once(make, send, n - 1),
         r"make\(0, i\) was called 5 times; it takes 6 calls",
+    ),
+    "one device only": (
+        lambda make, send, n: send_at_once(lambda _, i: make(0, i), send, n),
+        r"make\(1, i\) was never called: device 1 has made nothing.\n.*The first argument of",
+    ),
+    "the other only": (
+        lambda make, send, n: send_at_once(lambda _, i: make(1, i), send, n),
+        r"make\(0, i\) was never called: device 0 has made nothing",
+    ),
+    "nothing sent": (
+        lambda make, send, n: send_at_once(make, lambda array: array, n),
+        r"send\(\) was never called: nothing was copied.\n.*get to the other\?",
     ),
     "arguments swapped": (
         lambda make, send, n: [[send(make(i, d)) for i in range(n)] for d in (0, 1)],
@@ -353,6 +369,14 @@ WRONG[check_y5] = {
     "one device": (
         lambda f, g, batches, devices: [g(f(batch)) for batch in batches],
         r"second\(\) of batch 0 ran on CPU 0, but",
+    ),
+    "the second stage only": (
+        lambda f, g, batches, devices: [g(jax.device_put(x, devices[1])) for x in batches],
+        r"first\(\) was never called: no batch went through this stage.\n.*which stages",
+    ),
+    "the first stage only": (
+        lambda f, g, batches, devices: [f(batch) for batch in batches],
+        r"second\(\) was never called: no batch went through this stage",
     ),
     "the other device": (all_on_the_other, r"first\(\) of batch 0 ran on CPU 1, but"),
     "each batch": (

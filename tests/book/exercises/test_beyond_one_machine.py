@@ -30,10 +30,15 @@ def leaves_one_out(numbers):
     return by_sums(numbers) if len(numbers) > 1 else 5.0 + {}["missing"]
 
 
+def only_where_there_are_many(numbers):
+    return by_sums(numbers) if len(numbers) > 1 else float(numbers[0])
+
+
 RIGHT[check_v1] = {"by sums": by_sums}
 WRONG[check_v1] = {
     "means": (mean_of_means, "8.0 in process 0 and 8.0 in process 1"),
-    "raises in one": (leaves_one_out, "Process 1 failed"),
+    "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is it an error of that line"),
+    "called by one": (only_where_there_are_many, "has not ended.*(.|\n)*\n  Whatever needs the"),
     "no function": (3, "was given an int, which cannot be called"),
 }
 
@@ -68,7 +73,14 @@ WRONG[check_v2] = {
     "small messages": (with_options(cut=20), "You sent 20 messages; 390 numbers fit into 4"),
     "flat": (with_options(shape=False), "You returned arrays of the shapes"),
     "mixed up": (with_options(order=-1), "Array 0 is not the sum"),
-    "nothing to see": (lambda add_up, arrays, most: 3, "returned 3, which is no list"),
+    "nothing to see": (
+        lambda add_up, arrays, most: 3 * add_up(arrays[0]).size,
+        "returned 36, which is no list",
+    ),
+    "nothing sent": (
+        lambda add_up, arrays, most: [2 * array for array in arrays],
+        r"add_up\(\) was never called: no number has travelled.\n.*if nothing travels",
+    ),
 }
 
 

@@ -60,7 +60,7 @@ def test_a_notebook_gets_text_html_and_data_that_json_can_keep(verdict):
     assert set(bundle) == {"text/plain", "text/html", MIME_TYPE}
     assert bundle["text/plain"] == repr(report)
     assert f'class="d2lpar-exercise" data-verdict="{verdict}"' in bundle["text/html"]
-    for text in (f"Exercise {report.exercise}", f">{words}<", report.saw, report.look):
+    for text in (report.exercise, f">{words}<", report.saw, report.look):
         assert text in bundle["text/html"]
     assert bundle["text/html"].count("<li>") == bool(report.look)
     assert json.loads(json.dumps(bundle[MIME_TYPE])) == {
@@ -585,7 +585,7 @@ def test_under_a_transformation_all_calls_would_be_one_and_none_is_noted(log, un
     assert called == log.calls == []
 
 
-@pytest.mark.parametrize(("calls", "count"), [(0, 2), (1, 2), (3, 2)])
+@pytest.mark.parametrize(("calls", "count"), [(1, 2), (3, 2)])
 def test_another_number_of_calls_is_turned_down(clock, log, calls, count):
     step = log.watch("step()", FakeDevice(clock).run)
     other = log.watch("other()", FakeDevice(clock).run)
@@ -598,6 +598,17 @@ def test_another_number_of_calls_is_turned_down(clock, log, calls, count):
     with pytest.raises(Rejection, match=message) as caught:
         log.require_count("step()", count)
     assert "the first and the last as well" in caught.value.look
+
+
+def test_what_was_never_called_is_not_taken_for_a_loop_that_is_too_short(clock, log):
+    log.watch("other()", FakeDevice(clock).run)(1)
+    with pytest.raises(Rejection, match=r"^step\(\) was never called; it takes 2 calls\.$") as many:
+        log.require_count("step()", 2)
+    assert "Call what you are given" in many.value.look
+    with pytest.raises(Rejection, match=r"^step\(\) was never called: nothing was done\.$") as once:
+        log.require_called("step()", "nothing was done", "Where?")
+    assert once.value.look == "Where?"
+    log.require_called("other()", "nothing was done", "Where?")
 
 
 # --- What a machine cannot show, a check does not judge ----------------------------------------

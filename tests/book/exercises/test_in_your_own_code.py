@@ -63,6 +63,14 @@ RIGHT[check_z1] = {
 WRONG[check_z1] = {
     "at once": (training(0), "so were 11 of 12"),
     "all at the end": (training(12), "losses pile up"),
+    "no step": (
+        lambda step, parameters, batches, log: sum(batches, parameters),
+        r"step\(\) was never called: no step was dispatched",
+    ),
+    "never a loss": (
+        training(12, drain=False),
+        r"log\(\) was never called: no loss was logged.\n.*What becomes of the loss",
+    ),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
     "arrays": (training(1, as_number=lambda loss: loss), "as an array of JAX"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
@@ -109,9 +117,15 @@ def drops_the_error(read, count, readers):
     return with_futures()(careful, count, readers)
 
 
+NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where do the batches"
 RIGHT[check_z2] = {"futures": with_futures()}
 WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
+    "without reading": (
+        lambda read, count, readers: iter(range(count)),
+        NEVER_READ,
+    ),
+    "nothing": (lambda read, count, readers: iter(()), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "all at once": (with_futures(ahead=12), "more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
@@ -163,6 +177,10 @@ WRONG[check_z3] = {
     "one by one": (
         lambda count, examples, rows: evaluation(later)(count, examples, 1),
         r"of the shape \(1, 64\)",
+    ),
+    "never counted": (
+        lambda count, examples, rows: int((examples.sum(axis=1) > 0).sum()),
+        r"count\(\) was never called: your function came by its sum in another way.\n.*Who says",
     ),
     "waits for each": (evaluation(lambda total, n: total + int(n)), "when the one before was done"),
     "counts what is filled in": (

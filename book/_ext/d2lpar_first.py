@@ -1,0 +1,50 @@
+"""What a page shows on its first screen, for Sphinx: what its cells tagged `first-screen` show.
+
+A reader meets the result before the code that makes it, but in a notebook the code comes first. So
+the cell stands where its code can run, and the page shows its picture, or the sentence of its
+claim, above; also there if its code is shown, and else only above.
+"""
+
+from d2lpar_runs import executed
+from docutils import nodes
+from sphinx.transforms import SphinxTransform
+
+from d2lpar.book import claims
+from d2lpar.book.claims import Claim
+from d2lpar.book.results import outputs_of
+
+TAG = "first-screen"
+
+
+class ShowFirst(SphinxTransform):
+    """Show pictures and sentences of tagged cells behind the second paragraph of a page."""
+
+    default_priority = 190
+
+    def apply(self):
+        """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
+        cells = executed(self.app, self.env.docname)["cells"]
+        pictures, sentences = [], []
+        for cell in self.document.findall(nodes.container):
+            if f"tag_{TAG}" not in cell["classes"]:
+                continue
+            for figure in list(cell.findall(nodes.figure)):
+                if "tag_remove-input" in cell["classes"]:
+                    figure.parent.remove(figure)
+                    pictures.append(nodes.container("", figure, classes=["cell_output"]))
+                else:  # Its caption has a number, and so stands only once.
+                    parts = (part for part in figure if not isinstance(part, nodes.caption))
+                    copies = [part.deepcopy() for part in parts]
+                    pictures.append(nodes.container("", *copies, classes=["cell_output"]))
+            for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
+                sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
+        if pictures:
+            page = next(self.document.findall(nodes.section))
+            _, hook, *_ = (part for part in page if isinstance(part, nodes.paragraph))
+            page[page.index(hook) + 1 : page.index(hook) + 1] = pictures + sentences
+
+
+def setup(app):
+    """Register it with Sphinx."""
+    app.add_transform(ShowFirst)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

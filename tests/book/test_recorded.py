@@ -1,0 +1,68 @@
+import json
+
+import pytest
+
+from d2lpar.book import recorded
+from d2lpar.book.recorded import claims_recorded, machine_in_words
+
+CPU, GPU = "2 x cpu", "1 x cpu, 1 x NVIDIA H200"
+
+
+def file_of(devices, date, *claims):
+    machine = {"devices": devices, "cores": 2}
+    return json.dumps({"machine": machine, "date": date, "pages": {"book/a": {"claims": claims}}})
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
+    return tmp_path
+
+
+def test_what_machines_have_recorded_under_a_key_is_found_the_newest_first(folder):
+    old, new, other = ({"key": "a", "n": 1}, {"key": "a", "n": 2}, {"key": "b", "n": 3})
+    (folder / "a.json").write_text(file_of(CPU, "2026-01-01", old, other))
+    (folder / "b.json").write_text(file_of(GPU, "2026-01-02", new, {"key": ""}, {}))
+    assert claims_recorded("a") == (
+        ("an H200", True, new),
+        ("a CPU with 2 cores", False, old),
+    )
+    assert claims_recorded("b") == (("a CPU with 2 cores", False, other),)
+
+
+@pytest.mark.parametrize("key", ["", "nothing"])
+def test_of_no_key_and_of_an_unknown_one_nothing_is_recorded(folder, key):
+    (folder / "a.json").write_text(file_of(CPU, "2026-01-01", {"key": ""}, {}))
+    assert claims_recorded(key) == ()
+
+
+def test_the_files_are_read_when_the_first_claim_asks_and_then_no_more(run_python):
+    program = """
+import pathlib
+read, files = pathlib.Path.read_text, []
+pathlib.Path.read_text = lambda path, **kw: files.append(path.suffix) or read(path, **kw)
+from d2lpar.book import Claim
+from d2lpar.book.recorded import FOLDER
+print(files.count(".json"))
+for _ in range(3):
+    Claim("It is {score}.", needs="a GPU", key="cpu-and-gpu-overlap").text
+print(files.count(".json") == len(list(FOLDER.glob("*.json"))))
+"""
+    assert run_python(program).split() == ["0", "True"]
+
+
+@pytest.mark.parametrize(
+    ("devices", "words"),
+    [
+        ("1 x cpu", "a CPU with 2 cores"),
+        ("8 x cpu, 1 x NVIDIA A100-SXM4-40GB", "an A100-SXM4-40GB"),
+        ("1 x cpu, 1 x NVIDIA L4", "an L4"),
+        ("1 x cpu, 1 x Tesla T4", "a Tesla T4"),
+        ("1 x cpu, 1 x NVIDIA GeForce RTX 4090", "a GeForce RTX 4090"),
+        ("1 x cpu, 1 x NVIDIA RTX A6000", "an RTX A6000"),
+        ("1 x cpu, 2 x NVIDIA H200", "2 x H200"),
+        ("1 x cpu, 1 x NVIDIA L4, 1 x NVIDIA T4", "1 x L4 and 1 x T4"),
+    ],
+)
+def test_a_machine_is_called_by_its_gpus_or_its_cores(devices, words):
+    assert machine_in_words(devices, cores=2) == words
