@@ -528,16 +528,11 @@ class _Rounds:
             so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
             if not question or question.decided_by(so_far) or clock() - started > max_seconds:
                 break
-            if look and self._too_crowded(rounds, repeats * 2 ** (LOOKS - 1)):
+            # If it went on like that to the last look, would too few rounds count?
+            counting = (rounds - so_far.dropped_rounds) / rounds
+            if look and counting * repeats * 2 ** (LOOKS - 1) < FEWEST_ROUNDS:
                 break
         return so_far
-
-    def _too_crowded(self, rounds: int, at_most: int) -> bool:
-        """Say whether so few rounds count that too few would if it went on like that to the end."""
-        if not self._control:
-            return False
-        held = sum(number < self._control.below for number in self._probed)
-        return held * at_most < FEWEST_ROUNDS * rounds
 
     def _take(self, round_: int) -> None:
         for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):

@@ -11,8 +11,10 @@ from pathlib import Path
 
 from run_notebook import ROOT
 
-RECORDED = ROOT / "d2lpar" / "book" / "recorded"
-"""Where the results of machines lie."""
+from d2lpar.book import recorded
+
+RECORDED = recorded.FOLDER.relative_to(ROOT).as_posix()
+"""Where the results of machines lie, from the root."""
 
 
 def this_run() -> dict:
@@ -38,7 +40,7 @@ def commit(*paths: str | Path) -> str:
     Results of machines are no change: they are only shown, and a run that writes its own would
     not go on.
     """
-    files = *paths, ":!d2lpar/book/recorded/*.json"
+    files = *paths, f":!{RECORDED}/*.json"
     last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *files) or "unknown"
     return f"{last}-dirty" if _git("status", "--porcelain", "--", *files) else last
 

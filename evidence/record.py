@@ -63,7 +63,7 @@ def main(given: list[str] | None = None) -> None:
             f"a machine needs a name of letters, digits, - and _, found {asked.name!r}: "
             "make record NAME=my-machine"
         )
-    file = RECORDED / f"{asked.name}.json"
+    file = ROOT / RECORDED / f"{asked.name}.json"
     pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
     try:
         # Whatever becomes of its claims.

@@ -12,7 +12,7 @@ from sphinx_design.shared import create_component
 
 from d2lpar._format import format_value
 from d2lpar.book.claims import VERDICTS
-from d2lpar.book.notebook import VERDICT_COLORS, unbroken
+from d2lpar.book.notebook import VERDICT_COLORS, badge, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
 
 logger = logging.getLogger(__name__)
@@ -145,17 +145,11 @@ MEANINGS = {
 
 def badges_table(app, docname, _):
     """Return a table of the verdicts, as they stand beside a claim, with what they mean."""
-    rows = [([[badge(key)]], meaning) for key, meaning in MEANINGS.items()]
+    shown = {key: badge(VERDICTS[key], VERDICT_COLORS[key]) for key in MEANINGS}
+    rows = [
+        ([[nodes.raw("", shown[key], format="html")]], meaning) for key, meaning in MEANINGS.items()
+    ]
     return [table("badges", ("Verdict", "What it means"), rows)]
-
-
-def badge(key):
-    """Return a verdict as it stands beside a claim."""
-    html = (
-        f'<span class="d2lpar-badge" style="background:{VERDICT_COLORS[key]}">'
-        f"{escape(VERDICTS[key])}</span>"
-    )
-    return nodes.raw("", html, format="html")
 
 
 # --- Machines and experiments -----------------------------------------------------------------

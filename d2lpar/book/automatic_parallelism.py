@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
@@ -262,38 +261,21 @@ class Way:
         times: Of computing and copying.
         held: The share of the time of a copy, from the call that makes its array, for which
             Python was held.
-        bandwidth: Bytes a second, of the copies.
-        alone: Likewise, of a single large one, which is as good as it gets.
     """
 
     times: CopyTimes
     held: Quantity
-    bandwidth: float
-    alone: float
 
 
 def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
     """Measure all ways to copy to the host the matrices that a device makes, by number."""
-    found, nbytes = {}, jax.block_until_ready(make(0)).nbytes
+    found = {}
     for name, (send, arrive) in WAYS.items():
         times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
         asking = measure(lambda send=send: send(make(0)))
         held = (asking.dispatch / asking.total).rename(f"share held, {name}")
-        bandwidth = COPIES * nbytes / times.copying.median
-        found[name] = Way(times, held, bandwidth, _bandwidth_alone(make(0), send, arrive))
+        found[name] = Way(times, held)
     return found
-
-
-def _bandwidth_alone(matrix: jax.Array, send: Callable, arrive: Callable) -> float:
-    seconds = []
-    for _ in range(5):
-        large = jax.block_until_ready(
-            jnp.tile(matrix, (4, 1))
-        )  # A new one: JAX keeps what it has fetched.
-        timer = Timer()
-        jax.block_until_ready(arrive([(large, send(large))]))
-        seconds.append(timer.stop())
-    return large.nbytes / float(np.median(seconds))
 
 
 def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:

@@ -1,6 +1,6 @@
 """State a sentence of the text with its measured numbers in it, and check it."""
 
-import html
+import functools
 import math
 import os
 import re
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from d2lpar._format import format_value
 from d2lpar._quantity import Predicate, Quantity, exact, quantities_table
-from d2lpar.book.notebook import VERDICT_COLORS, show_in_notebook, with_code
+from d2lpar.book.notebook import VERDICT_COLORS, badge, show_in_notebook, with_code
 from d2lpar.book.recorded import PAGE, claims_recorded
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
@@ -117,7 +117,7 @@ class Claim:
                 return f"{needs}; the numbers are those of {known[0].machine} ({known[0].verdict})"
         return ""
 
-    @property
+    @functools.cached_property
     def _elsewhere(self) -> list["_Elsewhere"]:
         """This sentence with the numbers of each machine that has recorded them, newest first.
 
@@ -192,7 +192,7 @@ class Claim:
             behind = f"Testing it here needs {self.needs}"
         elif self.needs and _places_in(self.sentence):
             behind = ""  # The text says it.
-        shown = f"{with_code(self.text)} {_badge(words, color)}"
+        shown = f"{with_code(self.text)} {badge(words, color)}"
         shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.
@@ -229,15 +229,6 @@ class _Elsewhere(NamedTuple):
     def line(self) -> str:
         """What the machine has to say beside what this one says."""
         return f"On {self.machine}: {self.claim.text} ({self.verdict})"
-
-
-def _badge(words: str, color: str) -> str:
-    # Inline, because Colab keeps an output's own styles and nothing else.
-    return (
-        f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
-        "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
-        f'vertical-align:0.1em">{html.escape(words)}</span>'
-    )
 
 
 def _written_out(sentence: str) -> list[str]:

@@ -29,6 +29,16 @@ def with_code(text: str) -> str:
     )
 
 
+def badge(words: str, color: str) -> str:
+    """Return a verdict as HTML, as it stands beside a sentence."""
+    # Inline, because Colab keeps an output's own styles and nothing else.
+    return (
+        f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
+        "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
+        f'vertical-align:0.1em">{html.escape(words)}</span>'
+    )
+
+
 def show_in_notebook(made: object) -> bool:
     """Display an object in all its forms, if this runs in a notebook, and say whether it does."""
     try:
