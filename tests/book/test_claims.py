@@ -194,7 +194,8 @@ def record(tmp_path, monkeypatch):
         pages = {"book/a": {"claims": [claim.as_dict() for claim in made]}}
         results = {"machine": machine, "date": f"2026-01-0{count + 1}", "pages": pages}
         (tmp_path / f"{count}.json").write_text(json.dumps(results))
-        recorded._by_key.cache_clear()  # A folder is read once.
+        for cached in (recorded._files, recorded._by_key):  # A folder is read once.
+            cached.cache_clear()
 
     return record
 

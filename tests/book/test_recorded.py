@@ -8,9 +8,9 @@ from d2lpar.book.recorded import claims_recorded, machine_in_words
 CPU, GPU = "2 x cpu", "1 x cpu, 1 x NVIDIA H200"
 
 
-def file_of(devices, date, *claims):
+def file_of(devices, date, *claims, page="book/a"):
     machine = {"devices": devices, "cores": 2}
-    return json.dumps({"machine": machine, "date": date, "pages": {"book/a": {"claims": claims}}})
+    return json.dumps({"machine": machine, "date": date, "pages": {page: {"claims": claims}}})
 
 
 @pytest.fixture
@@ -28,6 +28,14 @@ def test_what_machines_have_recorded_under_a_key_is_found_the_newest_first(folde
         ("a CPU with 2 cores", False, old),
     )
     assert claims_recorded("b") == (("a CPU with 2 cores", False, other),)
+
+
+@pytest.mark.parametrize("page", recorded.ON_CPU_DEVICES)
+def test_what_cpu_devices_have_done_is_no_record_of_the_gpu_beside_them(folder, page):
+    forked, copied = {"key": "fork-speed-up"}, {"key": "gpu-copies-hide"}
+    (folder / "a.json").write_text(file_of(GPU, "2026-01-01", forked, copied, page=page))
+    assert claims_recorded("fork-speed-up") == (("a CPU with 2 cores", False, forked),)
+    assert claims_recorded("gpu-copies-hide") == (("an H200", True, copied),)
 
 
 @pytest.mark.parametrize("key", ["", "nothing"])
