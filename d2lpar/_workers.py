@@ -67,7 +67,6 @@ COOKIE = "D2LPAR_WORKERS"
 
 _LAST_LINES = 20
 _TOKENS = itertools.count()
-_TAKEN = re.compile("address already in use|failed to (bind|add port)", re.IGNORECASE)
 # Gloo, which carries the messages between CPUs, greets each process it finds.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
@@ -162,24 +161,19 @@ class Workers(RenamedAttributes):
         self._lock = threading.Lock()
         cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
-        for tries_left in reversed(range(1 if port else 3)):
-            # Also at the end of this process, and when nobody has the object any more; once.
-            self.close = weakref.finalize(self, _end, self._workers, os.getpid(), cookie)
-            address = f"127.0.0.1:{port or _free_port()}"
-            try:
-                for number in range(count):
-                    core = cores[number % len(cores)]
-                    own = {"address": address, "core": core, "cookie": cookie}
-                    self._workers.append(_Worker.start(number, settings | own))
-                self._check(self._collect(timeout), "start")
-                return
-            except BaseException as error:
-                self.close()
-                # Between asking for a free port and listening there, another may have taken it.
-                if not (
-                    tries_left and isinstance(error, WorkerError) and _TAKEN.search(str(error))
-                ):
-                    raise
+        self._port = _reserved(port)
+        # Also at the end of this process, and when nobody has the object any more; once.
+        self.close = weakref.finalize(self, _end, self._workers, os.getpid(), cookie, self._port)
+        address = "{}:{}".format(*self._port.getsockname())
+        try:
+            for number in range(count):
+                core = cores[number % len(cores)]
+                own = {"address": address, "core": core, "cookie": cookie}
+                self._workers.append(_Worker.start(number, settings | own))
+            self._check(self._collect(timeout), "start")
+        except BaseException:
+            self.close()
+            raise
 
     def run(
         self,
@@ -500,7 +494,7 @@ class _Stalls:
         return True
 
 
-def _end(workers: list[_Worker], owner: int, cookie: str) -> None:
+def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -> None:
     """End the processes and what they have started; they have nothing that has not been sent."""
     if os.getpid() != owner:  # A forked child ends, and has copies of the objects of its parent.
         return
@@ -514,6 +508,7 @@ def _end(workers: list[_Worker], owner: int, cookie: str) -> None:
                 worker.process.wait()
                 worker.close()
             workers.clear()
+            port.close()
         except KeyboardInterrupt as error:  # Who presses Ctrl-C twice wants them to end as well.
             interrupted = error
     if interrupted:
@@ -607,9 +602,26 @@ def _gpus_here() -> int:
     return int(asked.stdout.split()[-1]) if asked.stdout.strip() else 0
 
 
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return server.getsockname()[1]
+def _reserved(port: int) -> socket.socket:
+    """Return a socket that keeps a port, the given one or with 0 one that is free, for JAX.
+
+    JAX's coordinator shares its port with whoever wants it as well (gRPC sets SO_REUSEPORT), and
+    the processes of two programs with the same port would meet each other.
+    """
+    keeper = socket.socket()
+    try:
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Though it was just in use.
+        keeper.bind(("127.0.0.1", port))
+        # From now on nobody gets it who does not share it: neither do two that come this way.
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    except (OSError, OverflowError) as error:
+        keeper.close()
+        raise WorkerError(
+            f"The processes cannot meet at 127.0.0.1:{port}: {error}. Choose another port, or "
+            "leave it out."
+        ) from error
+    return keeper
 
 
 def _status(code: int) -> str:

@@ -40,6 +40,13 @@ def number():
     return jax.process_index()
 
 
+def initialized():
+    import jax
+
+    jax.distributed.initialize()
+    return jax.process_count()
+
+
 def spanning(value):
     import jax
     import numpy as np
@@ -208,15 +215,16 @@ def test_where_cores_cannot_be_chosen_pinning_is_refused(monkeypatch):
         Workers(1, pin=True)
 
 
-def test_a_free_port_that_somebody_else_took_meanwhile_is_no_failure(monkeypatch):
-    free_port = _workers._free_port
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        ports = iter([taken.getsockname()[1], free_port()])
-        monkeypatch.setattr(_workers, "_free_port", lambda: next(ports))
-        with Workers(1) as workers:
-            assert workers.run(number) == [0]
-            (pid,) = workers.run(os.getpid)
-    assert not psutil.pid_exists(pid)
+def test_nobody_else_gets_the_port_at_which_the_processes_meet():
+    with Workers(1, initialize=False) as workers:  # Nobody listens there yet.
+        host, port = workers._port.getsockname()
+        with pytest.raises(WorkerError, match=f"cannot meet at {host}:{port}: .*in use"):
+            Workers(1, port=port)
+        assert workers.run(initialized) == [1]
+        with pytest.raises(WorkerError, match="in use"):
+            Workers(1, port=port)
+    with Workers(1, port=port) as workers:  # It is free at once.
+        assert workers.run(number) == [0]
 
 
 def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
@@ -271,8 +279,10 @@ def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
 def test_a_port_that_is_taken_is_named():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(WorkerError, match=f"127.0.0.1:{port}"):
+        with pytest.raises(WorkerError, match=f"127.0.0.1:{port}.*Choose another port"):
             Workers(1, port=port)
+    with pytest.raises(WorkerError, match="127.0.0.1:65536.*Choose another port"):
+        Workers(1, port=65536)
 
 
 @pytest.mark.parametrize(
