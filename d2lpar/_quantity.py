@@ -471,9 +471,16 @@ class Predicate(RenamedAttributes):
             "Pass it to claim(), read its .verdict, or use quantity.between(low, high)."
         )
 
-    def describe(self) -> str:
-        """Return what is claimed of the quantity, in words."""
-        low, high = (format_value(end, self.quantity.unit) for end in (self.low, self.high))
+    def describe(self, percent: bool = False) -> str:
+        """Return what is claimed of the quantity, in words.
+
+        Args:
+            percent: Whether to write a share in percent.
+        """
+        low, high = (
+            f"{format_value(100 * end, '')} %" if percent else format_value(end, self.quantity.unit)
+            for end in (self.low, self.high)
+        )
         if self.relation == "between":
             return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
         return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"

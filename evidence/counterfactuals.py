@@ -24,7 +24,7 @@ UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
         "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
-        "mended_loop(read_ahead(),": "mended_loop(map(read_batch, range(steps)),",
+        "fixed_loop(read_ahead(),": "fixed_loop(map(read_batch, range(steps)),",
     },
     alone=True,
 )
@@ -76,7 +76,7 @@ CAUSES = {
                     "    return chain(x[:64, :64], 1000)\n"
                 ),
                 # Chains overlap only while two cores are free.
-                "times.score < 2 / 3\n": "times.score < 2 / 3, control=free_cores(2)\n",
+                "times.score < 0.5\n": "times.score < 0.5, control=free_cores(2)\n",
                 'only one",\n    needs=needs_two_devices,': (
                     'only one",\n    needs=needs_two_devices or product_times.needs,'
                 ),
@@ -100,6 +100,7 @@ CAUSES = {
             alone=True,
         ),
         "update-before-backward-ends": BARRIERS,
+        "step-by-hand-pays": BARRIERS,
         "step-by-hand-agrees": Intervention(
             "the gradient of the other accelerator",
             {"rate * (gradient + other_gradient) / 2": "rate * gradient"},

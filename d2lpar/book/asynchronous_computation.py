@@ -25,7 +25,6 @@ from d2lpar._format import as_table, format_seconds, in_one_line, share_bar
 from d2lpar._measurement import Comparison
 from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar._quantity import Quantity
-from d2lpar._timeline import PYTHON, Timeline
 from d2lpar._waiting import blocks_host
 from d2lpar.book.explore import Explorable, slider, stacked
 from d2lpar.book.workloads import Work, chain
@@ -258,16 +257,6 @@ def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
         most = max(most, sum(not result.is_ready() for result in results))
     jax.block_until_ready(results)
     return most
-
-
-def time_to_notice(timeline: Timeline) -> float:
-    """Return t3: how many seconds after the end of the work a waiting Python thread knows of it.
-
-    The recording is that of one call and of the barrier behind it. (Recording takes time as well,
-    so this is rather too long than too short.)
-    """
-    wait = timeline.row(PYTHON)[-1]
-    return (wait.end - max(event.end for event in timeline.row(timeline.rows[-1]))) / 1e9
 
 
 # --- A pipeline to explore ------------------------------------------------------------------------

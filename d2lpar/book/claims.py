@@ -117,6 +117,17 @@ class Claim:
                 return f"{needs}; the numbers are those of {known[0].machine} ({known[0].verdict})"
         return ""
 
+    @property
+    def _tested(self) -> str:
+        """What is tested of the numbers that the sentence says, written as it says them."""
+        bounds = [
+            predicate.describe(percent=spec == "%")
+            for _, place, spec, _ in string.Formatter().parse(self.sentence)
+            for predicate in self.predicates
+            if place and predicate.quantity.samples == self.numbers[place].samples
+        ]
+        return f"tested: {'; '.join(dict.fromkeys(bounds))}" if bounds else ""
+
     @functools.cached_property
     def _elsewhere(self) -> list["_Elsewhere"]:
         """This sentence with the numbers of each machine that has recorded them, newest first.
@@ -193,6 +204,8 @@ class Claim:
         elif self.needs and _places_in(self.sentence):
             behind = ""  # The text says it.
         shown = f"{with_code(self.text)} {badge(words, color)}"
+        if not self.needs and (tested := self._tested):
+            shown += f' <span style="font-size:0.75em;opacity:0.8">{with_code(tested)}</span>'
         shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.

@@ -2,7 +2,6 @@ import pytest
 from drawings import style_of_the_book, svg, texts
 from fakes import FakeArray, FakeClock, FakeDevice
 from matplotlib.colors import to_hex
-from timelines import event, timeline
 
 from d2lpar import COLORS, Quantity, compare
 from d2lpar.book.asynchronous_computation import (
@@ -17,7 +16,6 @@ from d2lpar.book.asynchronous_computation import (
     plot_ways,
     threads_taken,
     time_held,
-    time_to_notice,
 )
 
 # --- What makes Python wait ---------------------------------------------------------------------
@@ -94,15 +92,6 @@ def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them
     assert (found.t1.median, found.t2.median) == (t1, t2)
     assert found.with_barrier.median == 10 * (t1 + t2)
     assert found.without.median == t1 + t2 + 9 * max(t1, t2)
-
-
-def test_the_time_to_notice_is_from_the_end_of_the_work_to_the_end_of_the_wait():
-    recorded = timeline(
-        event("Python", 0, 10, operator="dispatch"),
-        event("Python", 10, 100, program="block", operator="wait"),
-        event("CPU 0", 5, 70),
-    )
-    assert time_to_notice(recorded) == pytest.approx(30e-9)
 
 
 def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):

@@ -54,6 +54,21 @@ def test_a_claim_that_holds_is_shown_with_its_sentence_and_quantities(capsys):
     ]
 
 
+def test_a_claim_shows_what_is_tested_of_the_numbers_that_it_says():
+    share = Quantity("share", (0.61,) * 6)
+    made = Claim(
+        "{gain:.1f} times as fast, {share:%} idle, {other} calls",
+        (RATIO > 3, share > 0.4, share < 0.75, SECONDS < 2),
+        numbers={"gain": RATIO.rename("gain"), "share": share, "other": exact("calls", 3)},
+    )
+    shown, *_ = made._repr_mimebundle_()["text/html"].split("</summary>")
+    assert re.findall(r"tested: ([^<]*)</span>", shown) == [
+        "&gt;\u00a03; &gt;\u00a040\u00a0%; &lt;\u00a075\u00a0%"
+    ]
+    silent = Claim("Faster.", (RATIO > 3,))._repr_mimebundle_()["text/html"]
+    assert "tested" not in silent.split("</summary>")[0]
+
+
 def test_a_claim_that_fails_is_shown_with_the_likely_reason_and_the_reader_goes_on(capsys):
     claim(SENTENCE, FAILS, otherwise="this back end is synchronous")
     assert "  does not hold here: this back end is synchronous\n" in capsys.readouterr().out
