@@ -23,16 +23,17 @@ def format_value(value: float, unit: str, digits: int = 3) -> str:
     Example:
         >>> format_value(0.0123456, "s"), format_value(8_388_608, "B"), format_value(7.0, "")
         ('12.3 ms', '8.39 MB', '7')
-        >>> format_value(0.1346, "s", digits=2)
-        '130 ms'
+        >>> format_value(0.1346, "s", digits=2), format_value(0.996, "s", digits=2)
+        ('130 ms', '1 s')
     """
     if not math.isfinite(value) or value == 0:
         return f"{value:.0f} {unit}".rstrip()
     if unit == "s" and abs(value) < 0.9995e-9:  # No clock sees that; a model may be fitted to it.
         return "under 1 ns"
     prefixes = _PREFIXES[unit]
-    # What rounds up to the next prefix gets it: 999.6 ms is 1 s.
-    fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= 0.9995 * scale)
+    # What rounds up to the next prefix gets it: 999.6 ms is 1 s, and so is 996 ms in two digits.
+    rounds_up = 1 - 0.5 * 10.0**-digits
+    fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= rounds_up * scale)
     scale, symbol = next(fits, prefixes[-1])
     if abs(scaled := value / scale) >= 1000:  # A count keeps its digits, and gets no exponent.
         return f"{scaled:.0f} {symbol}".rstrip()
