@@ -148,8 +148,17 @@ def stacked_bar(first: float, whole: float, longest: float, label: str) -> str:
     )
 
 
-def interval_bar(low: float, middle: float, high: float, ends: tuple[float, float]) -> str:
-    """Return an interval as a line with a point in it, on an axis with the given ends."""
+def interval_bar(
+    low: float,
+    middle: float,
+    high: float,
+    ends: tuple[float, float],
+    bounds: Iterable[float] = (),
+) -> str:
+    """Return an interval as a bar with its median, on an axis with the given ends.
+
+    Bounds, of what is claimed of it, are dashed lines across.
+    """
     left, right = ends
     scale = 100 / (right - left) if right > left else 0
 
@@ -160,7 +169,12 @@ def interval_bar(low: float, middle: float, high: float, ends: tuple[float, floa
         '<line x1="0" x2="100" y1="6" y2="6" stroke="currentColor" stroke-opacity="0.25"/>'
         f'<rect x="{at(low):.2f}" y="4" width="{max(at(high) - at(low), 0.5):.2f}" height="4" '
         f'fill="currentColor" fill-opacity="0.55"/>'
-        f'<rect x="{at(middle) - 0.7:.2f}" y="1" width="1.4" height="10" fill="currentColor"/>',
+        f'<rect x="{at(middle) - 0.7:.2f}" y="1" width="1.4" height="10" fill="currentColor"/>'
+        + "".join(
+            f'<line x1="{at(bound):.2f}" x2="{at(bound):.2f}" y1="0" y2="12" '
+            'stroke="currentColor" stroke-dasharray="2.2 1.2"/>'
+            for bound in bounds
+        ),
         f"median at {at(middle):.0f} % of the bar, interval {at(low):.0f} % to {at(high):.0f} %",
     )
 

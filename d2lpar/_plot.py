@@ -141,12 +141,14 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     for node, attributes in graph.nodes.items():
         numbers = "".join(f" {value}" for value in attributes["constants"] if np.ndim(value) == 0)
         text = f"{attributes['name'] or attributes['operator']}{numbers}"
+        size = None if detailed or len(text) < 13 else "small"
         if detailed:
             text += f"\n{attributes['dtype']}{list(attributes['shape'])}"
         color = COLORS["host" if attributes["operator"] == "input" else "device"]
         if attributes["device"]:
             color = device_color(attributes["device"])
-        box(axes, *layout.nodes[node], 0.84, text, color, height=0.52, bold=node in path)
+        place = layout.nodes[node]
+        box(axes, *place, 0.84, text, color, height=0.52, bold=node in path, size=size)
     margin = max(0.0, WIDTH / width - layout.width) / 2
     axes.set(xlim=(-margin, layout.width + margin), ylim=(-layout.height + 0.5, 0.5))
     devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
@@ -428,12 +430,13 @@ def interval_ends(quantity: Quantity) -> tuple[float, float]:
 
 
 def format_log_axis(axis: Axis, unit: str) -> None:
-    """Label a logarithmic axis, at 2 and 5 as well if it spans little, and evenly if hardly any."""
+    """Label a logarithmic axis, in smaller steps if it spans little, and evenly if hardly any."""
     low, high = axis.get_view_interval()
     axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
-    seen = [place for place in axis.get_majorticklocs() if low <= place <= high]
-    if len(seen) < 3 and high / low < 10:
-        axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
+    finer = LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), MaxNLocator(6, steps=[1, 2, 5, 10])
+    for locator in finer if high / low < 10 else ():
+        if sum(low <= place <= high for place in axis.get_majorticklocs()) < 3:
+            axis.set_major_locator(locator)
     axis.set_minor_formatter(NullFormatter())
     if unit or high < 1e4:
         format_axis(axis, unit)
@@ -460,6 +463,7 @@ def box(
     color: str,
     height: float = 1.0,
     bold: bool = False,
+    size: str | None = None,
 ) -> None:
     """Draw a box with rounded corners around a text; its middle is at `x` and `y`."""
     pad = 0.08 * height
@@ -474,7 +478,7 @@ def box(
             linewidth=2.6 if bold else 1.6,
         )
     )
-    axes.text(x, y, text, ha="center", va="center")
+    axes.text(x, y, text, ha="center", va="center", size=size)
 
 
 def arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:

@@ -305,26 +305,38 @@ class Quantity(RenamedAttributes):
         return quantities_table([self])
 
 
-def quantities_table(quantities: Iterable[Quantity], bounds: Sequence[str] = ()) -> str:
+def quantities_table(
+    quantities: Iterable[Quantity], predicates: Iterable["Predicate | None"] = ()
+) -> str:
     """Return the HTML of a table of quantities, each with its interval drawn as a bar.
 
-    Those of one unit share an axis, which begins at zero; bounds are what is claimed of each.
+    Those of one unit share an axis, which begins at zero. Predicates are what is claimed of each,
+    or None for one of which nothing is; their bounds are drawn as well.
     """
-    quantities = list(quantities)
+    predicates = list(predicates)
+    pairs = list(itertools.zip_longest(quantities, predicates))
     rows = []
-    for quantity, bound in itertools.zip_longest(quantities, bounds, fillvalue=""):
-        alike = [q for q in quantities if q.unit == quantity.unit]
-        ends = [end for q in alike for end in (*q.interval, q.median) if math.isfinite(end)]
+    for quantity, predicate in pairs:
+        alike = [(q, p) for q, p in pairs if q.unit == quantity.unit]
+        ends = [end for q, p in alike for end in (*q.interval, q.median, *_bounds(p))]
+        ends = list(filter(math.isfinite, ends))
         axis = min(0.0, *ends), max(0.0, *ends)
         low, high = quantity.interval
-        bar = interval_bar(low, quantity.median, high, axis) if math.isfinite(high - low) else ""
+        finite = math.isfinite(high - low)
+        bar = interval_bar(low, quantity.median, high, axis, _bounds(predicate)) if finite else ""
         value = format_value(quantity.median, quantity.unit)
-        rows.append(
-            [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
-            + ([html.escape(bound)] if bounds else [])
-        )
-    header = ["", "median", "interval", "", *(["claimed"] if bounds else [])]
+        row = [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
+        if predicates:
+            tested = "not tested" if predicate is None else predicate.describe()
+            row.append(html.escape(tested))
+        rows.append(row)
+    header = ["", "median", "interval", "", *(["tested"] if predicates else [])]
     return as_table(header, rows)
+
+
+def _bounds(predicate: "Predicate | None") -> list[float]:
+    ends = () if predicate is None else (predicate.low, predicate.high)
+    return sorted({end for end in ends if math.isfinite(end)})
 
 
 def in_percent(share: float) -> str:

@@ -317,8 +317,9 @@ def test_too_few_samples_have_no_bar():
 def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
     half = Quantity("half", tuple(sample / 2 for sample in TEN.samples))
     seconds = Quantity("other", (7.0,) * 6, "s")
-    html = quantities_table([TEN, half, seconds], ["> 1", "< 8", ""])
-    assert [row[-1] for row in cells_of(html)] == ["claimed", "> 1", "< 8", ""]
+    html = quantities_table([TEN, half, seconds], [TEN > 1, half.between(0, 8)])
+    assert [row[-1] for row in cells_of(html)] == ["tested", "> 1", "0 to 8", "not tested"]
+    assert html.count("stroke-dasharray") == 3  # Each bound is a line across its bar.
     ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
     assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
     assert other[0] < 1  # All the same, and yet there to be seen.

@@ -32,10 +32,14 @@ class ShowFirst(SphinxTransform):
                 if "tag_remove-input" in cell["classes"]:
                     figure.parent.remove(figure)
                     pictures.append(nodes.container("", figure, classes=["cell_output"]))
-                else:  # Its caption has a number, and so stands only once.
-                    parts = (part for part in figure if not isinstance(part, nodes.caption))
-                    copies = [part.deepcopy() for part in parts]
-                    pictures.append(nodes.container("", *copies, classes=["cell_output"]))
+                else:  # A caption has a number; here it is a paragraph, and the number stands below.
+                    parts = [
+                        nodes.paragraph("", "", *part.deepcopy().children, classes=["d2lpar-caption"])
+                        if isinstance(part, nodes.caption)
+                        else part.deepcopy()
+                        for part in figure
+                    ]
+                    pictures.append(nodes.container("", *parts, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
                 sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
         if pictures:

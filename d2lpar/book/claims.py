@@ -119,14 +119,15 @@ class Claim:
 
     @property
     def _tested(self) -> str:
-        """What is tested of the numbers that the sentence says, written as it says them."""
-        bounds = [
-            predicate.describe(percent=spec == "%")
-            for _, place, spec, _ in string.Formatter().parse(self.sentence)
-            for predicate in self.predicates
-            if place and predicate.quantity.samples == self.numbers[place].samples
-        ]
-        return f"tested: {'; '.join(dict.fromkeys(bounds))}" if bounds else ""
+        """The bound of the one number that is tested, written as the sentence says it.
+
+        Where several are, a bound beside a sentence does not say which number it is of.
+        """
+        measured = [p for p in self.predicates if not p.quantity.exact]
+        for _, place, spec, _ in string.Formatter().parse(self.sentence):
+            if place and [p.quantity.samples for p in measured] == [self.numbers[place].samples]:
+                return f"tested: {measured[0].describe(percent=spec == '%')}"
+        return ""
 
     @functools.cached_property
     def _elsewhere(self) -> list["_Elsewhere"]:
@@ -136,13 +137,13 @@ class Claim:
         each place of today's, and if those that are written out are the same.
         """
         places, found = _places_in(self.sentence), []
-        for machine, has_gpu, data in claims_recorded(self.key):
+        for machine, has_gpu, jax, data in claims_recorded(self.key):
             there = Claim.from_dict(data)
             same = _written_out(there.sentence) == _written_out(self.sentence)
             if not there.needs and same and places <= there.numbers.keys():
                 numbers = {place: there.numbers[place] for place in places}
                 there = replace(there, sentence=self.sentence, numbers=numbers)
-                found.append(_Elsewhere(machine, has_gpu, there))
+                found.append(_Elsewhere(machine, has_gpu, jax, there))
         return found
 
     @property
@@ -204,14 +205,18 @@ class Claim:
         elif self.needs and _places_in(self.sentence):
             behind = ""  # The text says it.
         shown = f"{with_code(self.text)} {badge(words, color)}"
-        if not self.needs and (tested := self._tested):
-            shown += f' <span style="font-size:0.75em;opacity:0.8">{with_code(tested)}</span>'
+        if not self.needs and (bound := self._tested):
+            shown += f' <span style="font-size:0.75em;opacity:0.8">{with_code(bound)}</span>'
         shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.
             return f"<p {of}>{shown} {link}".rstrip() + "</p>"
-        bounds = [predicate.describe() for predicate in self.predicates]
-        measured = quantities_table([p.quantity for p in self.predicates], bounds)
+        rows = [predicate.quantity for predicate in self.predicates]
+        if not self.needs:
+            tested = {row.samples for row in rows}
+            said = (number for number in self.numbers.values() if not number.exact)
+            rows += (number for number in said if number.samples not in tested)
+        measured = quantities_table(rows, self.predicates)
         if link:  # Not in the summary, where a click unfolds.
             below = [f"The table is of this machine. {link}"]
         else:
@@ -226,6 +231,7 @@ class _Elsewhere(NamedTuple):
 
     machine: str
     has_gpu: bool
+    jax: str
     claim: Claim
 
     @property
@@ -241,7 +247,7 @@ class _Elsewhere(NamedTuple):
     @property
     def line(self) -> str:
         """What the machine has to say beside what this one says."""
-        return f"On {self.machine}: {self.claim.text} ({self.verdict})"
+        return f"On {self.machine}, JAX {self.jax}: {self.claim.text} ({self.verdict})"
 
 
 def _written_out(sentence: str) -> list[str]:

@@ -54,19 +54,21 @@ def test_a_claim_that_holds_is_shown_with_its_sentence_and_quantities(capsys):
     ]
 
 
-def test_a_claim_shows_what_is_tested_of_the_numbers_that_it_says():
+def test_beside_a_sentence_stands_the_bound_of_its_number_and_behind_it_what_is_not_tested():
     share = Quantity("share", (0.61,) * 6)
-    made = Claim(
-        "{gain:.1f} times as fast, {share:%} idle, {other} calls",
-        (RATIO > 3, share > 0.4, share < 0.75, SECONDS < 2),
-        numbers={"gain": RATIO.rename("gain"), "share": share, "other": exact("calls", 3)},
-    )
-    shown, *_ = made._repr_mimebundle_()["text/html"].split("</summary>")
-    assert re.findall(r"tested: ([^<]*)</span>", shown) == [
-        "&gt;\u00a03; &gt;\u00a040\u00a0%; &lt;\u00a075\u00a0%"
-    ]
-    silent = Claim("Faster.", (RATIO > 3,))._repr_mimebundle_()["text/html"]
-    assert "tested" not in silent.split("</summary>")[0]
+    sentence = "Idle for {share:%} of the time, in {time} and {calls} calls."
+    numbers = {"share": share.rename("idle"), "time": SECONDS, "calls": exact("calls", 3)}
+    made = Claim(sentence, (share > 0.4, exact("lost", 0) < 1), numbers=numbers)
+    shown, folded = made._repr_mimebundle_()["text/html"].split("</summary>")
+    assert re.findall(r"tested: ([^<]*)</span>", shown) == ["&gt;\u00a040\u00a0%"]
+    rows = {name: tested for name, *_, tested in cells_of(folded)[1:]}
+    assert rows == {"share": "> 0.4", "lost": "< 1", "one step": "not tested"}
+
+
+@pytest.mark.parametrize("predicates", [(RATIO > 3, SECONDS < 2), (SECONDS < 2,)])
+def test_no_bound_stands_where_it_might_be_that_of_another_number(predicates):
+    made = Claim("It is {gain} times as fast.", predicates, numbers={"gain": RATIO})
+    assert "tested:" not in made._repr_mimebundle_()["text/html"].split("</summary>")[0]
 
 
 def test_a_claim_that_fails_is_shown_with_the_likely_reason_and_the_reader_goes_on(capsys):
@@ -133,7 +135,7 @@ def test_html_shows_the_verdict_and_escapes_what_others_wrote():
     assert "does not hold here" in html
     assert "a &lt; b &amp; <code>&lt;b&gt;</code>" in html
     assert cells_of(html) == [
-        ["", "median", "interval", "", "claimed"],
+        ["", "median", "interval", "", "tested"],
         ["<i>", "1", "", "counted", "> 2"],
     ]
     assert "&lt;script&gt;" in html
@@ -208,6 +210,7 @@ def record(tmp_path, monkeypatch):
         count = len(list(tmp_path.iterdir()))
         pages = {"book/a": {"claims": [claim.as_dict() for claim in made]}}
         results = {"machine": machine, "date": f"2026-01-0{count + 1}", "pages": pages}
+        results["versions"] = {"jax": "1.2.3"}
         (tmp_path / f"{count}.json").write_text(json.dumps(results))
         for cached in (recorded._files, recorded._by_key):  # A folder is read once.
             cached.cache_clear()
@@ -327,7 +330,7 @@ def test_behind_the_fold_of_a_claim_is_what_each_gpu_has_to_say_of_it(record):
     shown, _, folded = made._repr_mimebundle_()["text/html"].partition("</summary>")
     assert "gains 6.50." in shown
     assert "7.25" not in shown
-    line = "On an H200: <code>x &lt; 5</code> gains 7.25. (does not hold there)</p>"
+    line = "On an H200, JAX 1.2.3: <code>x &lt; 5</code> gains 7.25. (does not hold there)</p>"
     assert folded.endswith(f">{line}</details>")
     assert folded.count("7.25") == 1
     of_another = here("It gains {gain} and {share}.", HOLDS, gain=RATIO, share=RATIO, needs=None)

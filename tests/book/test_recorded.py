@@ -10,7 +10,9 @@ CPU, GPU = "2 x cpu", "1 x cpu, 1 x NVIDIA H200"
 
 def file_of(devices, date, *claims, page="book/a"):
     machine = {"devices": devices, "cores": 2}
-    return json.dumps({"machine": machine, "date": date, "pages": {page: {"claims": claims}}})
+    pages = {page: {"claims": claims}}
+    results = {"machine": machine, "versions": {"jax": "1.2.3"}, "date": date, "pages": pages}
+    return json.dumps(results)
 
 
 @pytest.fixture
@@ -24,18 +26,18 @@ def test_what_machines_have_recorded_under_a_key_is_found_the_newest_first(folde
     (folder / "a.json").write_text(file_of(CPU, "2026-01-01", old, other))
     (folder / "b.json").write_text(file_of(GPU, "2026-01-02", new, {"key": ""}, {}))
     assert claims_recorded("a") == (
-        ("an H200", True, new),
-        ("a CPU with 2 cores", False, old),
+        ("an H200", True, "1.2.3", new),
+        ("a CPU with 2 cores", False, "1.2.3", old),
     )
-    assert claims_recorded("b") == (("a CPU with 2 cores", False, other),)
+    assert claims_recorded("b") == (("a CPU with 2 cores", False, "1.2.3", other),)
 
 
 @pytest.mark.parametrize("page", recorded.ON_CPU_DEVICES)
 def test_what_cpu_devices_have_done_is_no_record_of_the_gpu_beside_them(folder, page):
     forked, copied = {"key": "fork-speed-up"}, {"key": "gpu-copies-hide"}
     (folder / "a.json").write_text(file_of(GPU, "2026-01-01", forked, copied, page=page))
-    assert claims_recorded("fork-speed-up") == (("a CPU with 2 cores", False, forked),)
-    assert claims_recorded("gpu-copies-hide") == (("an H200", True, copied),)
+    assert claims_recorded("fork-speed-up") == (("a CPU with 2 cores", False, "1.2.3", forked),)
+    assert claims_recorded("gpu-copies-hide") == (("an H200", True, "1.2.3", copied),)
 
 
 @pytest.mark.parametrize("key", ["", "nothing"])

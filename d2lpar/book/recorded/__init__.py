@@ -36,11 +36,13 @@ class Recorded(NamedTuple):
     Attributes:
         machine: What it is, in words, such as `"an H200"`.
         has_gpu: Whether JAX sees anything but CPUs there.
+        jax: The version of JAX.
         claim: The claim, as `Claim.as_dict` describes it.
     """
 
     machine: str
     has_gpu: bool
+    jax: str
     claim: Mapping[str, Any]
 
 
@@ -83,7 +85,7 @@ def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
                     if name in ON_CPU_DEVICES and "gpu" not in key.split("-"):
                         devices = "1 x cpu"
                     about = machine_in_words(devices, cores), has_gpu(devices)
-                    found[key].append(Recorded(*about, claim))
+                    found[key].append(Recorded(*about, results["versions"]["jax"], claim))
     return {key: tuple(records) for key, records in found.items()}
 
 
