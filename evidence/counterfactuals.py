@@ -24,7 +24,7 @@ UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
         "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
-        "fixed_loop(read_ahead(),": "fixed_loop(map(read_batch, range(steps)),",
+        "fixed_loop(parameters, read_ahead()": "fixed_loop(parameters, one_by_one()",
     },
     alone=True,
 )
@@ -47,7 +47,7 @@ CAUSES = {
         "limit-in-flight": SYNCHRONOUS,
         "host-batches-pile-up": SYNCHRONOUS,
         "window-of-a-few": Intervention(
-            "the room for more than one call", {"with_window(4)": "with_window(1)"}
+            "the room for more than one call", {"with_window(enough)": "with_window(1)"}
         ),
         "donation-saves-memory": Intervention(
             "the donation", {"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"}

@@ -32,13 +32,12 @@ class ShowFirst(SphinxTransform):
                 if "tag_remove-input" in cell["classes"]:
                     figure.parent.remove(figure)
                     pictures.append(nodes.container("", figure, classes=["cell_output"]))
-                else:  # A caption has a number; here it is a paragraph, and the number stands below.
-                    parts = [
-                        nodes.paragraph("", "", *part.deepcopy().children, classes=["d2lpar-caption"])
-                        if isinstance(part, nodes.caption)
-                        else part.deepcopy()
-                        for part in figure
-                    ]
+                else:  # Its caption has a number; above it stands without.
+                    parts = [part.deepcopy() for part in figure]
+                    for i, part in enumerate(parts):
+                        if isinstance(part, nodes.caption):
+                            of = {"classes": ["d2lpar-caption"]}
+                            parts[i] = nodes.paragraph("", "", *part.children, **of)
                     pictures.append(nodes.container("", *parts, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
                 sentences.append(nodes.paragraph(text=Claim.from_dict(claim).text))
