@@ -273,15 +273,15 @@ def check_y4(gaps: Callable) -> Report:
             )
         if not any(abs(start - a) <= close and abs(end - b) <= close for a, b in idle):
             raise Rejection(
-                f"{where}. The idle share is right, but {start:.4g} s to {end:.4g} s is not one of "
-                "its gaps.",
+                f"{where}. The idle share is right, but {1e3 * start:.4g} ms to {1e3 * end:.4g} ms is "
+                "not one of its gaps.",
                 "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when all "
                 "that began before is over, and the recording has two ends.",
             )
         if abs((end - start) - longest) > close:
             gap = "a gap, but there is a longer one" if end - start > close else "no time at all"
             raise Rejection(
-                f"{where}. {start:.4g} s to {end:.4g} s is {gap}.",
+                f"{where}. {1e3 * start:.4g} ms to {1e3 * end:.4g} ms is {gap}.",
                 "The row may be idle before its first event, and after its last one.",
             )
     return f"Share and longest gap are right in {len(cases)} rows, some of them recorded."

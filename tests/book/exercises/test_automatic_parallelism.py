@@ -276,18 +276,18 @@ def changed(change):
 RIGHT[check_y4] = {"by hand": gaps_by_hand, "by the timeline": gaps_by_the_timeline}
 WRONG[check_y4] = {
     "counted twice": (counted_twice, "2 to 6 ms.* says that 0 of it is idle; it is 0.2.\n"),
-    "between neighbors": (between_neighbors, "0.002 s to 0.009 s is not one of its gaps"),
-    "in the order of their ends": (by_their_ends, "0.001 s to 0.005 s is not one of"),
+    "between neighbors": (between_neighbors, "2 ms to 9 ms is not one of its gaps"),
+    "in the order of their ends": (by_their_ends, "1 ms to 5 ms is not one of"),
     "percent": (
         changed(lambda share, start, end: (100 * share, start, end)),
         "says that 30 of it is idle.*\n  A share lies between 0 and 1",
     ),
     "nanoseconds": (
         changed(lambda share, start, end: (share, 1e9 * start, 1e9 * end)),
-        "4e[+]06 s to 6e[+]06 s is not one of",
+        "4e[+]09 ms to 6e[+]09 ms is not one of",
     ),
     "the first": (first_gap, "is a gap, but there is a longer one"),
-    "an empty one": (empty_gap, "0.01 s to 0.01 s is no time at all"),
+    "an empty one": (empty_gap, "10 ms to 10 ms is no time at all"),
     "busy": (
         changed(lambda share, start, end: (1 - share, start, end)),
         "says that 0.7 of it is idle; it is 0.3.\n.*counts in full",
