@@ -273,8 +273,8 @@ def check_y4(gaps: Callable) -> Report:
             )
         if not any(abs(start - a) <= close and abs(end - b) <= close for a, b in idle):
             raise Rejection(
-                f"{where}. The idle share is right, but {1e3 * start:.4g} ms to {1e3 * end:.4g} ms is "
-                "not one of its gaps.",
+                f"{where}. The idle share is right, but {1e3 * start:.4g} ms to {1e3 * end:.4g} ms "
+                "is not one of its gaps.",
                 "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when all "
                 "that began before is over, and the recording has two ends.",
             )
