@@ -24,7 +24,7 @@ UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
         "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
-        "fixed_loop(parameters, read_ahead()": "fixed_loop(parameters, one_by_one()",
+        "fixed_loop(parameters, read_ahead(), 3)": "fixed_loop(parameters, one_by_one(), 3)",
     },
     alone=True,
 )
