@@ -281,7 +281,7 @@ def test_a_port_that_is_taken_is_named():
         port = taken.getsockname()[1]
         with pytest.raises(WorkerError, match=f"127.0.0.1:{port}.*Choose another port"):
             Workers(1, port=port)
-    with pytest.raises(WorkerError, match="127.0.0.1:65536.*Choose another port"):
+    with pytest.raises(WorkerError, match=r"127.0.0.1:65536.*Choose another port"):
         Workers(1, port=65536)
 
 
