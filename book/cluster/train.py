@@ -104,6 +104,7 @@ def train(folder, steps, save_every):
     preempted = False
     for step in range(done + 1, steps + 1):
         batch = minibatch(step, by_rows)
+        # For jax.P. The step only: in JAX 0.7, multihost_utils fails in it.
         with jax.set_mesh(mesh):
             weights, loss = train_step(weights, batch)
         # True soon after one got SIGTERM, in all of them at the same step.
