@@ -1,0 +1,139 @@
+"""Train a perceptron on all devices of all processes, and go on from the last checkpoint.
+
+    python -m d2lpar run -n 4 train.py FOLDER
+
+However many processes a launcher starts, they train the same network on the same rows. All of them
+must be able to read and write FOLDER.
+"""
+
+import argparse
+import logging
+import math
+import os
+import signal
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import orbax.checkpoint as ocp
+from jax.experimental import multihost_utils
+from jax.sharding import AxisType
+
+# Without a launcher, initialize() raises. Whoever catches that error instead of looking for the
+# launcher also catches it where JAX does not know the launcher, and trains once in each process.
+RANKS = "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "D2LPAR_PROCESS"
+EXAMPLES, ROWS, INPUTS, HIDDEN, RATE = 1000, 64, 8, 32, 0.05
+log = logging.getLogger("train")
+
+
+def make_mesh():
+    """Arrange all devices along two axes, for rows and for weights."""
+    model = math.gcd(2, jax.device_count())
+    shape = jax.device_count() // model, model
+    explicit = (AxisType.Explicit,) * 2
+    return jax.make_mesh(shape, ("data", "model"), axis_types=explicit)
+
+
+def draw(key):
+    one, two = jax.random.split(key)
+    return {
+        "w1": jax.random.normal(one, (INPUTS, HIDDEN)) / INPUTS**0.5,
+        "w2": jax.random.normal(two, (HIDDEN, 1)) / HIDDEN**0.5,
+    }
+
+
+def begin(manager, mesh):
+    """Return how many steps are done, and the weights after them."""
+    specs = {"w1": jax.P(None, "model"), "w2": jax.P("model", None)}
+    layout = {w: jax.NamedSharding(mesh, spec) for w, spec in specs.items()}
+    key = jax.random.key(0)  # The same in all processes.
+    # Another process may see another folder. Process 0 looks, and tells.
+    done = np.int32(manager.latest_step() or 0)
+    done = int(multihost_utils.broadcast_one_to_all(done))
+    if not done:
+        return 0, jax.jit(draw, out_shardings=layout)(key)
+    like = jax.tree.map(
+        lambda w, at: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=at),
+        jax.eval_shape(draw, key),
+        layout,
+    )
+    return done, manager.restore(done, args=ocp.args.StandardRestore(like))
+
+
+def read(numbers):
+    """Read examples by their numbers, the target last; stands for a data set on a disk."""
+    inputs = np.sin(np.outer(numbers, np.arange(1, INPUTS + 1)))
+    targets = np.tanh(inputs.sum(axis=1))
+    return np.column_stack([inputs, targets]).astype(np.float32)
+
+
+def minibatch(step, layout):
+    """Return the rows of a step, of which each process reads its own."""
+    # Counted over all examples: no process has one minibatch fewer.
+    epoch, number = divmod(step, EXAMPLES // ROWS)
+    order = np.random.default_rng(epoch).permutation(EXAMPLES)
+    rows = order[number * ROWS : (number + 1) * ROWS]
+    return jax.make_array_from_callback(
+        (ROWS, INPUTS + 1), layout, lambda part: read(rows[part[0]])
+    )
+
+
+@jax.jit
+def train_step(weights, batch):
+    def loss_of(weights):
+        hidden = jnp.tanh(batch[:, :-1] @ weights["w1"])
+        # A sum over what the model axis cuts, so say how it is to be cut.
+        outputs = jnp.dot(hidden, weights["w2"], out_sharding=jax.P("data"))
+        return jnp.mean((outputs - batch[:, -1:]) ** 2)
+
+    loss, gradients = jax.value_and_grad(loss_of)(weights)
+    return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), loss
+
+
+def train(folder, steps, save_every):
+    """Train to the last step, or until a process gets SIGTERM; return whether one did."""
+    mesh = make_mesh()
+    by_rows = jax.NamedSharding(mesh, jax.P("data", None))
+    keep = ocp.checkpoint_managers.LatestN(2)
+    options = ocp.CheckpointManagerOptions(preservation_policy=keep)
+    manager = ocp.CheckpointManager(folder.absolute(), options=options)
+    done, weights = begin(manager, mesh)
+    log.info("%s, from step %d on", dict(mesh.shape), done)
+    preempted = False
+    for step in range(done + 1, steps + 1):
+        batch = minibatch(step, by_rows)
+        # For jax.P. The step only: in JAX 0.7, multihost_utils fails in it.
+        with jax.set_mesh(mesh):
+            weights, loss = train_step(weights, batch)
+        # True soon after one got SIGTERM, in all of them at the same step.
+        preempted = multihost_utils.reached_preemption_sync_point(step)
+        if preempted or step % save_every == 0 or step == steps:
+            manager.save(step, args=ocp.args.StandardSave(weights))
+            log.info("step %d, loss %.6f", step, loss)
+        if preempted:
+            break
+    manager.close()  # Until then, the last checkpoint may be half written.
+    return preempted
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="where the checkpoints are")
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
+    asked = parser.parse_args()
+    if any(name in os.environ for name in RANKS):
+        jax.distributed.initialize()
+    rank, count = jax.process_index(), jax.process_count()
+    form = f"%(asctime)s {rank}/{count} %(message)s"
+    logging.basicConfig(format=form, force=True)  # Orbax has set it up, too.
+    log.setLevel(logging.WARNING if rank else logging.INFO)
+    if train(**vars(asked)):
+        log.warning("saved after SIGTERM; start all processes again")
+        sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()
