@@ -77,9 +77,9 @@ CAUSES = {
         "large-products-do-not-overlap": Intervention(
             "work that takes every core (chains instead)",
             {
-                "    return x @ x\n": (
+                "    return x @ x": (
                     "    from d2lpar.book.workloads import chain\n"
-                    "    return chain(x[:64, :64], 1000)\n"
+                    "    return chain(x[:64, :64], 1000)"
                 ),
                 # Chains overlap only while two cores are free.
                 "times.score < 0.5\n": "times.score < 0.5, control=free_cores(2)\n",
