@@ -70,7 +70,10 @@ def reads_heard(listener: Listener) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def waits_allowed() -> Iterator[None]:
-    """Allow to wait in this block, inside of one where `no_waits` forbids it.
+    """Allow waits in this block, inside of one in which `no_waits` forbids them.
+
+    Yields:
+        Nothing.
 
     Example:
         >>> import jax.numpy as jnp

@@ -141,6 +141,14 @@ def test_the_error_says_what_was_read_how_often_where_and_what_to_do(y):
     assert "with d2lpar.waits_allowed():" in str(raised.value)
 
 
+def test_what_waits_since_jax_checks_each_result_is_said_to(y):
+    double = jax.jit(lambda x: x * 2)
+    with jax.debug_nans(True):
+        double(y)
+        (finding,) = waits_of(lambda: double(y)).values()
+    assert finding.kind == "check"
+
+
 def test_the_error_says_whether_every_read_was_seen(y):
     with pytest.raises(WaitError) as raised, no_waits():
         float(y[0, 0])
