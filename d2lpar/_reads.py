@@ -4,8 +4,8 @@ How it works. However a program asks for a value (`float`, an `if`, an f-string,
 comes to it through one of a few attributes of its class of arrays, and while somebody listens,
 these are replaced by functions that tell. NumPy takes an array on a CPU device through the buffer
 protocol, without a call of JAX. From Python 3.12 on, that protocol is a method too, `__buffer__`
-(PEP 688), so all reads are heard. In Python 3.11 `np.asarray` and `np.array` stand in for it, and
-what else reads by that protocol, such as `np.dot(a, x)`, is not heard.
+(PEP 688), so all reads are heard. In Python 3.11 `np.asarray` and `np.array` of the module `numpy`
+stand in for it, and what else reads by that protocol, such as `np.dot(a, x)`, is not heard.
 """
 
 import functools
@@ -32,7 +32,8 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.listeners: list[list[Listener | None]] = []
-        self.reading = False  # A read may pass several of the attributes.
+        self.reading = False  # A read may pass several of the attributes,
+        self.refused = 0  # and NumPy asks again where the buffer protocol fails.
 
     def listener(self) -> Listener | None:
         return self.listeners[-1][0] if self.listeners else None
@@ -158,10 +159,16 @@ def _telling(owner: Any, name: str, wait: Any) -> Any:
             return wait(*args, **kwargs)
         if of_numpy and not (args and isinstance(args[0], array_type())):
             return wait(*args, **kwargs)
+        read = args[0] if args else None
+        refused, here.refused = here.refused, 0
         here.reading = True
         try:
-            listener(kind, args[0] if args else None)
+            if refused != id(read):
+                listener(kind, read)
             return wait(*args, **kwargs)
+        except BufferError:
+            here.refused = id(read)
+            raise
         finally:
             here.reading = False
 

@@ -41,11 +41,14 @@ def test_an_array_that_was_read_is_forgotten_when_nobody_keeps_it():
 
 def test_a_read_through_several_attributes_is_told_once():
     heard = []
-    y = jnp.ones(3)
-    with _reads.reads_heard(lambda kind, _: heard.append(kind)):
-        y.__array__()
-        jax.device_get(y)
-    assert heard == ["value"] * 2
+    mesh = jax.sharding.Mesh(np.array(jax.devices("cpu")), "d")
+    spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
+    # NumPy cannot take the first two by the buffer protocol, and then asks anew.
+    for y in (jax.device_put(np.ones(3), spread), jnp.ones(3, jnp.bfloat16), jnp.ones(3)):
+        for read in (lambda y: np.asarray(y), lambda y: np.array(y), jax.device_get, str):
+            with _reads.reads_heard(lambda kind, _: heard.append(kind)):
+                read(y)
+    assert heard == ["value"] * 12
 
 
 def test_whoever_listens_is_told_before_the_read_and_may_prevent_it():
