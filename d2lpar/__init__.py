@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         CompilationError as CompilationError,
         D2lparError as D2lparError,
         DeviceError as DeviceError,
+        WaitError as WaitError,
         WorkerError as WorkerError,
     )
     from d2lpar._format import format_bytes as format_bytes, format_seconds as format_seconds
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
         host_memory as host_memory,
         release_freed_memory as release_freed_memory,
     )
+    from d2lpar._no_waits import no_waits as no_waits
     from d2lpar._overlap import (
         Overlap as Overlap,
         OverlapScore as OverlapScore,
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
         exact as exact,
         once as once,
     )
+    from d2lpar._reads import waits_allowed as waits_allowed
     from d2lpar._timeline import Event as Event, Timeline as Timeline
     from d2lpar._timing import (
         Benchmark as Benchmark,
@@ -97,14 +100,16 @@ if TYPE_CHECKING:
 _MODULES = {
     "_cores": "Control free_cores usable_cores",
     "_devices": "cpu device_name gpu num_gpus try_all_gpus try_gpu two_devices use_cpu_devices",
-    "_errors": "CompilationError D2lparError DeviceError WorkerError",
+    "_errors": "CompilationError D2lparError DeviceError WaitError WorkerError",
     "_format": "format_bytes format_seconds",
     "_graph": "computation_graph critical_path seconds_of width",
     "_measurement": "Comparison Measurement carried compare measure",
     "_memory": "PeakMemory device_memory host_memory release_freed_memory",
+    "_no_waits": "no_waits",
     "_overlap": "Overlap OverlapScore measure_overlap overlap_score",
     "_plot": "COLORS device_color plot_curves plot_graph plot_timelines use_style",
     "_quantity": "Predicate Quantity exact once",
+    "_reads": "waits_allowed",
     "_timeline": "Event Timeline",
     "_timing": "Benchmark Timer record_compilations",
     "_trace": "read_trace record_trace record_typical",

@@ -6,7 +6,7 @@ Python. The classes below are for what a program may want to tell apart from bot
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from numbers import Integral
@@ -32,6 +32,24 @@ class CompilationError(D2lparError):
     """XLA compiled something while the clock was running, so the time means nothing."""
 
     __module__ = "d2lpar"
+
+
+class WaitError(D2lparError):
+    """A line has waited for a device, or compiled something, where `no_waits` forbids it.
+
+    Attributes:
+        findings: Each line, and what it has read: `place` (`file`, `line`, `code`), `operation`,
+            `kind` (`"value"`, `"barrier"`, `"check"` or `"compilation"`), `times` and `detail`,
+            which is the dtype and shape of the array, or the function that was compiled.
+        exact: Whether every read was seen; in Python 3.11 some are found by sampling.
+    """
+
+    __module__ = "d2lpar"
+
+    def __init__(self, message: str, findings: Sequence[Any] = (), exact: bool = True) -> None:
+        super().__init__(message)
+        self.findings = list(findings)
+        self.exact = exact
 
 
 class WorkerError(D2lparError):

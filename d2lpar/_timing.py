@@ -16,21 +16,35 @@ from d2lpar._errors import require_values
 # program that is already there sends none.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
-_open_logs: list[list[str]] = []
+_hearers: list[Callable[[str], None]] = []
 _lock = threading.Lock()
 
 
 @functools.cache
 def _listen() -> None:
     # A single listener cannot be unregistered in jax 0.7, so there is one for the whole process,
-    # registered at the first use and idle while no log is open.
+    # registered at the first use and idle while nobody hears.
     jax.monitoring.register_event_duration_secs_listener(_note)
 
 
 def _note(event: str, seconds: float, **details: str | int) -> None:
     if event == _COMPILED:
-        for log in tuple(_open_logs):
-            log.append(str(details.get("fun_name", "a function without a name")))
+        for hear in tuple(_hearers):
+            hear(str(details.get("fun_name", "a function without a name")))
+
+
+@contextmanager
+def compilations_heard(hear: Callable[[str], None]) -> Iterator[None]:
+    """Call a function with the name of each that XLA compiles, in the thread that compiles."""
+    _listen()
+    with _lock:
+        _hearers.append(hear)
+    try:
+        yield
+    finally:
+        # By identity: two open logs may hold equal lists.
+        with _lock:
+            _hearers[:] = [other for other in _hearers if other is not hear]
 
 
 @contextmanager
@@ -50,16 +64,9 @@ def record_compilations() -> Iterator[list[str]]:
         >>> len(first) > 0, len(second)
         (True, 0)
     """
-    _listen()
     log: list[str] = []
-    with _lock:
-        _open_logs.append(log)
-    try:
+    with compilations_heard(log.append):
         yield log
-    finally:
-        # By identity: two open logs may hold equal lists.
-        with _lock:
-            _open_logs[:] = [other for other in _open_logs if other is not log]
 
 
 def listed(compiled: Iterable[str]) -> str:

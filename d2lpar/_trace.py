@@ -34,6 +34,7 @@ from d2lpar._errors import (
     require_function,
     require_values,
 )
+from d2lpar._reads import array_type, replaced
 from d2lpar._timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar._timing import listed, record_compilations
 from d2lpar._waiting import ExplainDonation, to_ask, wait_all, wait_for
@@ -250,7 +251,6 @@ def _profiler(folder: str) -> Iterator[None]:
     """Run JAX's profiler for the length of a `with` block."""
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
-    arrays = type(jax.device_put(np.float32(0)))  # `jax.Array` is an abstract class.
     try:
         with without_tensorflow():
             jax.profiler.start_trace(folder, profiler_options=options)
@@ -260,7 +260,7 @@ def _profiler(folder: str) -> Iterator[None]:
             "profiler: end the other one first, or record the whole with one call."
         ) from error
     try:
-        with _telling(arrays):
+        with _telling():
             yield
     finally:
         with without_tensorflow():
@@ -268,24 +268,20 @@ def _profiler(folder: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _telling(arrays: type) -> Iterator[None]:
+def _telling() -> Iterator[None]:
     """Have waits leave events, and annotations such as can be told, for the length of a block."""
-    waits = [(jax, "block_until_ready"), *((arrays, name) for name in _WAITS)]
+    waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
     # They read an array on a CPU device without asking Python, so there is no method to annotate.
     waits += [(np, "asarray"), (np, "array")]
-    with contextlib.ExitStack() as stack:
-        for owner, name in waits:
-            if wait := vars(owner).get(name):  # The class of arrays is no public one.
-                only = arrays if owner is np else object
-                setattr(owner, name, _saying_so(wait, name.strip("_"), only))
-                stack.callback(setattr, owner, name, wait)
-        # The class itself, which `from jax.profiler import TraceAnnotation` has as well.
-        stack.enter_context(_named_annotations(jax.profiler.TraceAnnotation))
+    # The class itself, which `from jax.profiler import TraceAnnotation` has as well.
+    annotations = _named_annotations(jax.profiler.TraceAnnotation)
+    with replaced(waits, _saying_so), annotations:
         yield
 
 
-def _saying_so(wait: Callable[..., Any], name: str, only: type) -> Callable[..., Any]:
-    """Return a function that annotates its waiting, if what it waits for is of this type."""
+def _saying_so(owner: Any, name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that annotates its waiting, if it is for an array."""
+    only, name = array_type() if owner is np else object, name.strip("_")
 
     def wait_and_say_so(*args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], only)):

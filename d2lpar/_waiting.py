@@ -21,6 +21,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from d2lpar._devices import all_devices, require_device
 from d2lpar._errors import require_count, require_function, require_values
+from d2lpar._reads import waits_allowed
 
 
 @jax.jit
@@ -297,7 +298,8 @@ class InFlight:
         where = min(filter(self._lines.get, self._lines), key=lambda on: self._lines[on][0].number)
         count, left = _oldest(self._lines[where])
         _forget(self._lines[where], count)
-        wait_for(left or _sentinels_on(where))
+        with waits_allowed():
+            wait_for(left or _sentinels_on(where))
 
     def _forget_finished(self) -> None:
         # From the front of each line only: a call must not cost more the more are pending.

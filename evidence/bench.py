@@ -26,9 +26,11 @@ from d2lpar import (
     InFlight,
     Quantity,
     Timer,
+    WaitError,
     compare,
     host_memory,
     measure,
+    no_waits,
     watch,
 )
 from d2lpar._devices import this_machine
@@ -109,6 +111,18 @@ def cost_of_measure() -> Quantity:
 def cost_of_host_memory() -> Quantity:
     """Time a reading of this process's memory."""
     return extra_cost(per_turn(host_memory), per_turn(lambda: None))
+
+
+def cost_of_a_read_heard() -> Quantity:
+    """Time a read in a `no_waits` block, beyond one outside."""
+    ready = jax.block_until_ready(jnp.ones(()))
+    read = per_turn(lambda: float(ready))
+
+    def read_in_a_block():
+        with contextlib.suppress(WaitError), no_waits():
+            read()
+
+    return extra_cost(read_in_a_block, read)
 
 
 def price_of_pending(many: int = 30, few: int = 3) -> Quantity:
@@ -261,6 +275,7 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "import d2lpar over import jax, in a new process": (price_of_importing, 1.05),
     "Benchmark, beyond reading the clock": (cost_of_benchmark, 5e-6),
     "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
+    "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
     "host_memory()": (cost_of_host_memory, 100e-6),
     "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),

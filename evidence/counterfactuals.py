@@ -162,6 +162,9 @@ CAUSES = {
             {"mean += (float(loss) - mean)": "mean += (loss - mean)"},
             alone=True,
         ),
+        "no-waits-finds-the-line": Intervention(
+            "reading the loss in each step", {"total += float(loss)": "total += loss"}
+        ),
         "log-later": Intervention(
             "the steps in between", {"with later(log, lag=2)": "with later(log, lag=0)"}
         ),
