@@ -5,7 +5,7 @@ machine, and a check knows the true time of what the answer has measured.
 """
 
 import itertools
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -55,7 +55,6 @@ def check_w1(benchmark: Callable) -> Report:
 class _Reading(NamedTuple):
     """What was going on when the clock was read."""
 
-    at: float
     busy: float  # Seconds until the device is done with what is queued.
     unfinished: int  # Calls.
     calls: int
@@ -86,8 +85,7 @@ class _Device:
     def clock(self) -> float:
         self.wait_until(self._now + 1e-7)
         busy = max(0.0, self._free_at - self._now)
-        state = (busy, len(self._pending), self.calls, len(self._programs))
-        self.readings.append(_Reading(self._now, *state))
+        self.readings.append(_Reading(busy, len(self._pending), self.calls, len(self._programs)))
         return self._now
 
     def wait_until(self, when: float) -> None:
@@ -107,9 +105,10 @@ class _Device:
         self._free_at = max(self._free_at, self._now) + self.computing
         self._pending.append(self._free_at)
         self.calls += 1
-        return _Unready(self, self._free_at)
+        return _Unready(self, self._free_at, program)
 
     def is_past(self, when: float) -> bool:
+        self.wait_until(self._now + 1e-6)  # Or whoever asks until it is would ask for ever.
         return self._now >= when
 
 
@@ -125,9 +124,10 @@ def _program_for(x: Any) -> tuple:
 class _Unready:
     """The result of a step, with what makes Python wait for an array."""
 
-    def __init__(self, device: _Device, ready_at: float):
+    def __init__(self, device: _Device, ready_at: float, program: tuple):
         self._device = device
         self._ready_at = ready_at
+        self.shape, self.dtype, self.committed = program  # For a step that takes it in turn.
 
     def block_until_ready(self) -> "_Unready":
         self._device.wait_until(self._ready_at)
@@ -138,7 +138,7 @@ class _Unready:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         self.block_until_ready()
-        return np.ones((8, 8), dtype or np.float32)
+        return np.ones(self.shape, dtype or self.dtype)
 
     def __getitem__(self, index: Any) -> np.ndarray:
         return np.asarray(self)[index]
@@ -237,6 +237,7 @@ class _Machine:
 
     def __init__(self):
         self.log: list[str] = []  # "a", "b", "clock", "free" or "taken", in order.
+        self.times: Counter[str] = Counter()  # How often each of them.
         self._now = 0.0
 
     @property
@@ -250,7 +251,7 @@ class _Machine:
         self._take("b", 0.01 * self.truth)
 
     def _take(self, name: str, seconds: float) -> None:
-        self._now += seconds * self.slowness(name, self.log.count(name), self._now)
+        self._now += seconds * self.slowness(name, self.times[name], self._now)
         self._note(name)
 
     def _clock(self) -> float:
@@ -265,6 +266,7 @@ class _Machine:
 
     def _note(self, event: str) -> None:
         self.log.append(event)
+        self.times[event] += 1
         if len(self.log) > _MOST_EVENTS:
             raise Rejection(
                 f"Your function had called what it is given {_MOST_EVENTS} times, and went on.",
@@ -278,6 +280,11 @@ class _Machine:
     def is_free(self, now: float) -> bool:
         """Say whether two cores are free."""
         return True
+
+    @property
+    def asked(self) -> int:
+        """How often somebody asked for its cores."""
+        return self.times["free"] + self.times["taken"]
 
     @property
     def timed(self) -> list[tuple[str, ...]]:
@@ -302,7 +309,7 @@ class _Drifting(_Machine):
     slow = "a function and itself, on a machine that gets slower by 2 % with each call"
 
     def slowness(self, name, number, now):
-        return 1.02 ** (self.log.count("a") + self.log.count("b"))
+        return 1.02 ** (self.times["a"] + self.times["b"])
 
     @property
     def look(self):
@@ -337,7 +344,7 @@ class _Shared(_Machine):
 
     @property
     def look(self):
-        if not {"free", "taken"} & set(self.log):
+        if not self.asked:
             return (
                 "You have never asked cores_free(), and the times do not tell: the neighbour is "
                 "there in most rounds."
@@ -350,7 +357,7 @@ def _require_ratio(machine: _Machine, found: Any) -> float:
     for name in "ab":
         require_called(
             f"{name}()",
-            machine.log.count(name),
+            machine.times[name],
             "so there is nothing to compare",
             "Which two are to be compared?",
         )
@@ -371,8 +378,8 @@ def _require_ratio(machine: _Machine, found: Any) -> float:
             machine.look,
         )
     counting = machine.rounds
-    if {"free", "taken"} & set(machine.log):
-        counting = min(counting, machine.log.count("free"))
+    if machine.asked:
+        counting = min(counting, machine.times["free"])
     if counting < _ROUNDS:
         raise Rejection(
             f"On {machine.slow.removeprefix('a function and itself, on ')}, your ratio rests on "

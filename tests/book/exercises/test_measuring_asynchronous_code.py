@@ -45,6 +45,16 @@ def barrier_in_each(step, x, clock):
     return median(times)  # The first one was compiled, and does not count.
 
 
+def each_after_the_other(step, x, clock):
+    y = step(x).block_until_ready()
+    start = clock()
+    for _ in range(20):
+        y = step(y)
+    while not y.is_ready():
+        pass
+    return (clock() - start) / 20
+
+
 def difference_of_two(step, x, clock):
     def seconds(count):
         start = clock()
@@ -87,6 +97,7 @@ RIGHT[check_w1] = {
     "a copy to the host": benchmark(wait=np.asarray),
     "a value": benchmark(wait=lambda y: float(y[0, 0])),
     "a barrier in each": barrier_in_each,
+    "each needs the one before": each_after_the_other,
     "the difference of two": difference_of_two,
     "measure": lambda step, x, clock: measure(step, x, clock=clock).total.median,
 }
