@@ -126,6 +126,14 @@ CAUSES = {
             "the equality of the products",
             {"sum(x @ x for _ in range(10))": "sum((x - i) @ x for i in range(10))"},
         ),
+        "copy-in-the-interval": Intervention(
+            "the copy in each call",
+            {
+                '"a copy in each call": lambda: update(jnp.copy(weights), gradient)': (
+                    '"a copy in each call": carried(update, jnp.copy(weights), gradient)'
+                )
+            },
+        ),
         "instrument-in-the-interval": Intervention(
             "counting before the clock stops",
             {
@@ -149,6 +157,9 @@ CAUSES = {
         ),
         "peeking-finds-winners": Intervention(
             "looking more than once", {"shares(0.95, looks=5)": "shares(0.95, looks=1)"}
+        ),
+        "one-core-hides-overlap": Intervention(
+            "the one core", {"with on_one_core():\n": "if True:\n"}
         ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
@@ -271,6 +282,16 @@ CAUSES = {
         "v2-one-message": Intervention(
             "the one message", {"for in_one in (False, True))": "for in_one in (False, False))"}
         )
+    },
+    "solutions/measuring-asynchronous-code": {
+        "w1-mended": SYNCHRONOUS,
+        "w2-in-turn": Intervention(
+            "taking turns",
+            {"lambda: with_itself(my_ratio)": "lambda: with_itself(one_after_the_other)"},
+        ),
+        "w3-looks-paid-for": Intervention(
+            "what each look costs", {"bound, level=0.99)": "bound, level=0.95)"}
+        ),
     },
     "solutions/in-your-own-code": {
         "z1-one-later": Intervention(

@@ -26,10 +26,11 @@ PARALLELISM = BOOK / "automatic-parallelism.md"
 CHAPTERS = {
     BOOK / "asynchronous-computation.md": "X",
     PARALLELISM: "Y",
+    BOOK / "measuring-asynchronous-code.md": "W",
     BOOK / "in-your-own-code.md": "Z",
     BOOK / "beyond-one-machine.md": "V",
 }
-EXERCISES = {"X": range(1, 6), "Y": range(1, 6), "Z": range(1, 4), "V": range(1, 4)}
+EXERCISES = {letter: range(1, 6 if letter in "XY" else 4) for letter in CHAPTERS.values()}
 CHECK = r"^(exercises\.check_\w+\(.*\))$"
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
@@ -131,6 +132,10 @@ def test_what_the_prose_says_of_the_h200_beyond_that_is_what_was_measured_there(
             f"with a score of {late:.1f} on that H200",
             f"right behind its product, of {early:.2f},",
             f"{pageable:.1f} GB/s into pageable memory and {pinned:.0f} GB/s into pinned",
+        ],
+        "measuring-asynchronous-code": [
+            f"{pageable:.1f} GB/s into pageable memory and {pinned:.0f} GB/s into pinned",
+            f"{1e3 * calls.min():.0f} to {1e3 * calls.max():.0f} µs",
         ],
     }
     for page, phrases in said.items():

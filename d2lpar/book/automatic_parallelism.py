@@ -1,14 +1,11 @@
 """What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
 
-import contextlib
 import itertools
-import os
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -102,34 +99,6 @@ def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
     for _ in range(times):
         jax.block_until_ready(function())
     return (time.process_time() - processor) / (time.perf_counter() - passed)
-
-
-def can_confine() -> bool:
-    """Say whether the threads of this process can be confined to a core, as Linux does."""
-    return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").exists()
-
-
-@contextlib.contextmanager
-def on_one_core() -> Iterator[None]:
-    """Confine all threads of this process to one core in a block, if that is possible.
-
-    Those that start meanwhile inherit it, and may keep it.
-    """
-    if not can_confine():
-        yield
-        return
-    before = os.sched_getaffinity(0)
-    try:
-        _confine({min(before)})
-        yield
-    finally:
-        _confine(before)
-
-
-def _confine(cores: set[int]) -> None:
-    for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
-            os.sched_setaffinity(int(thread.name), cores)
 
 
 def meetings(timeline: Timeline) -> int:

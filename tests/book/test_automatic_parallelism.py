@@ -1,5 +1,3 @@
-import os
-import threading
 import time
 
 import jax
@@ -17,7 +15,6 @@ from d2lpar.book.automatic_parallelism import (
     CopyTimes,
     Repeated,
     Way,
-    can_confine,
     copy_times,
     cores_busy,
     fair_calls,
@@ -26,7 +23,6 @@ from d2lpar.book.automatic_parallelism import (
     measure_ways,
     meetings,
     numbered,
-    on_one_core,
     plot_ways_to_copy,
 )
 from d2lpar.book.recorded import recorded_on_gpu
@@ -177,31 +173,6 @@ def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
 
 
 # --- One core, and meetings ---------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not can_confine(), reason="threads can be confined to a core on Linux only")
-def test_all_threads_have_one_core_in_the_block_and_their_own_again_behind_it():
-    def cores_of(thread):
-        return os.sched_getaffinity(thread.native_id)
-
-    stop = threading.Event()
-    other = threading.Thread(target=stop.wait)
-    other.start()
-    before = cores_of(other)
-    try:
-        with on_one_core():
-            assert len(cores_of(other)) == len(os.sched_getaffinity(0)) == 1
-        assert cores_of(other) == os.sched_getaffinity(0) == before
-    finally:
-        stop.set()
-        other.join()
-
-
-def test_where_threads_cannot_be_confined_the_block_runs_as_it_is(monkeypatch):
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    assert not can_confine()
-    with on_one_core():
-        pass
 
 
 def test_each_device_takes_part_in_a_meeting_and_it_counts_once():

@@ -28,3 +28,8 @@ from d2lpar.book.exercises.in_your_own_code import (
     check_z2 as check_z2,
     check_z3 as check_z3,
 )
+from d2lpar.book.exercises.measuring_asynchronous_code import (
+    check_w1 as check_w1,
+    check_w2 as check_w2,
+    check_w3 as check_w3,
+)

@@ -386,6 +386,15 @@ class Call(NamedTuple):
         return any(call.label == label for call in self.unfinished)
 
 
+def refuse_tracers(label: str, *given: Any) -> None:
+    """Reject an answer that calls something while JAX traces, as what has this label."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)):
+        raise Rejection(
+            f"{label} was called while JAX was tracing, so all its calls became one program.",
+            "Do without jit, vmap or scan around it: here each call is to be one of its own.",
+        )
+
+
 def require_called(label: str, count: int, missing: str, look: str) -> None:
     """Reject an answer that has never called something.
 
@@ -413,13 +422,7 @@ class CallLog:
         """Return a function that does the same, returns an array, and notes each of its calls."""
 
         def watched(*args, **kwargs):
-            if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves((args, kwargs))):
-                raise Rejection(
-                    f"{label} was called while JAX was tracing, so all its calls became one "
-                    "program.",
-                    "Do without jit, vmap or scan around it: here each call is to be one of its "
-                    "own.",
-                )
+            refuse_tracers(label, args, kwargs)
             # On a single core, whoever waits for a copy of an array may wake up before the thread
             # that made the copy has said that the array itself is ready. Let it.
             time.sleep(5e-4)

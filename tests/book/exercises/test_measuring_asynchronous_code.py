@@ -1,0 +1,390 @@
+"""The checks of W1 to W3: right answers, and wrong ones that a reader may well give."""
+
+import math
+import time
+from statistics import mean, median
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from attempts import named, report_on, require_accepted, require_told
+
+from d2lpar import Quantity, compare, measure
+from d2lpar._cores import Control
+from d2lpar.book.exercises import check_w1, check_w2, check_w3
+
+RIGHT, WRONG = {}, {}
+
+# --- W1. A benchmark to mend ------------------------------------------------------------------
+
+
+def benchmark(
+    warm_up=lambda step, x: step(x).block_until_ready(), wait=jax.block_until_ready, count=40
+):
+    """Return a benchmark that prepares and ends in some way."""
+
+    def my_seconds(step, x, clock):
+        if warm_up:
+            warm_up(step, x)
+        start = clock()
+        for _ in range(count):
+            y = step(x)
+        wait(y)
+        return (clock() - start) / count
+
+    return my_seconds
+
+
+def barrier_in_each(step, x, clock):
+    times = []
+    for _ in range(9):
+        start = clock()
+        step(x).block_until_ready()
+        times.append(clock() - start)
+    return median(times)  # The first one was compiled, and does not count.
+
+
+def each_after_the_other(step, x, clock):
+    y = step(x).block_until_ready()
+    start = clock()
+    for _ in range(20):
+        y = step(y)
+    while not y.is_ready():
+        pass
+    return (clock() - start) / 20
+
+
+def difference_of_two(step, x, clock):
+    def seconds(count):
+        start = clock()
+        jax.block_until_ready([step(x) for _ in range(count)])
+        return clock() - start
+
+    seconds(1)
+    return (seconds(20) - seconds(10)) / 10
+
+
+def by_its_own_clock(step, x, clock):
+    step(x).block_until_ready()
+    start = time.perf_counter()
+    step(x).block_until_ready()
+    return time.perf_counter() - start
+
+
+def under_jit(step, x, clock):
+    ten = jax.jit(lambda x: [step(x) for _ in range(10)])
+    start = clock()
+    jax.block_until_ready(ten(x))
+    return (clock() - start) / 10
+
+
+def forgets_to_divide(step, x, clock):
+    return 40 * benchmark()(step, x, clock)
+
+
+def times_nothing(step, x, clock):
+    y = step(x).block_until_ready()
+    start = clock()
+    y.block_until_ready()
+    return clock() - start
+
+
+RIGHT[check_w1] = {
+    "one barrier": benchmark(),
+    "one call": benchmark(count=1),
+    "all results": benchmark(wait=lambda y: jax.block_until_ready([y])),
+    "a copy to the host": benchmark(wait=np.asarray),
+    "a value": benchmark(wait=lambda y: float(y[0, 0])),
+    "a barrier in each": barrier_in_each,
+    "each needs the one before": each_after_the_other,
+    "the difference of two": difference_of_two,
+    "measure": lambda step, x, clock: measure(step, x, clock=clock).total.median,
+}
+WRONG[check_w1] = {
+    "no barrier": (benchmark(wait=id), "32 of 41 calls were unfinished"),
+    # The mean over very many is near enough, by chance: the queue is short beside them.
+    "no barrier, many calls": (benchmark(wait=id, count=5000), "32 of 5001 calls were unfinished"),
+    "no warm-up": (
+        benchmark(warm_up=None),
+        "step that takes 5 ms: it was compiled.*\n.*When is a jitted",
+    ),
+    "another array": (
+        benchmark(warm_up=lambda step, x: step(jnp.ones(x.shape)).block_until_ready()),
+        "for an array of another kind",
+    ),
+    "warms up without a barrier": (
+        benchmark(warm_up=lambda step, x: [step(x) for _ in range(8)]),
+        "says 6 ms of a step that takes 5 ms: when the clock started, the device was busy",
+    ),
+    # Right by chance where the device is idle at first.
+    "a queue of others": (
+        benchmark(warm_up=lambda step, x: step(x), count=400),
+        "says 926 µs of a step that takes 500 µs: when the clock started, the device was busy",
+    ),
+    "its own clock": (by_its_own_clock, "The clock was read 0 times"),
+    "one number for all": (
+        lambda step, x, clock: (benchmark()(step, x, clock), 0.005)[1],
+        "says 5 ms of a step that takes 500 µs",
+    ),
+    "forgets to divide": (forgets_to_divide, "says 200 ms of a step that takes 5 ms. Between"),
+    "times nothing": (times_nothing, "No call of step"),
+    "never calls": (lambda step, x, clock: clock() - clock(), "nothing was timed"),
+    "under jit": (under_jit, "while JAX was tracing"),
+    "a number": (lambda step, x, clock: step(3.0), "which is no array"),
+    "a text": (
+        lambda step, x, clock: str(benchmark()(step, x, clock)),
+        "which is no number.\n.*Return seconds",
+    ),
+}
+
+
+# --- W2. A fair comparison --------------------------------------------------------------------
+
+
+def comparison(summary=median, rounds=9, alternate=True, ask="after", counts=bool):
+    """Return a comparison in turn that sums up the ratios of the rounds that count."""
+
+    def my_ratio(a, b, clock, cores_free):
+        def seconds(function):
+            start = clock()
+            function()
+            return clock() - start
+
+        a(), b()
+        ratios, taken = [], 0
+        while len(ratios) < rounds:
+            free = ask != "before" or cores_free()
+            if alternate and taken % 2:
+                of_b, of_a = seconds(b), seconds(a)
+            else:
+                of_a, of_b = seconds(a), seconds(b)
+            taken += 1
+            if ask == "after":
+                free = cores_free()
+            if counts(free):
+                ratios.append(of_b / of_a)
+        return summary(ratios)
+
+    return my_ratio
+
+
+def by_compare(a, b, clock, cores_free):
+    control = Control(lambda: 0.0 if cores_free() else 2.0, 1.0, "two free cores")
+    times = compare({"a": a, "b": b}, repeats=60, clock=clock, control=control)
+    return times.ratio("b", "a").median
+
+
+def of_medians(a, b, clock, cores_free):
+    times = {a: [], b: []}
+    while len(times[a]) < 10:
+        found = {}
+        for function in [a, b] if len(times[a]) % 2 else [b, a]:
+            start = clock()
+            function()
+            found[function] = clock() - start
+        if cores_free():
+            for function, seconds in found.items():
+                times[function].append(seconds)
+    return median(times[b]) / median(times[a])
+
+
+def waits_for_its_turn(a, b, clock, cores_free):
+    def free():
+        while not cores_free():
+            pass
+
+    def with_wait(a, b, clock, _):
+        return comparison(ask="after")(a, b, clock, lambda: free() is None)
+
+    return with_wait(a, b, clock, cores_free)
+
+
+def one_after_the_other(a, b, clock, cores_free):
+    def typical(function):
+        times = []
+        while len(times) < 9:
+            start = clock()
+            function()
+            times.append(clock() - start)
+        return median(times)
+
+    return typical(b) / typical(a)
+
+
+def sums_in_turn(a, b, clock, cores_free):
+    seconds = {a: 0, b: 0}
+    for round_ in range(9):
+        for function in [a, b] if round_ % 2 else [b, a]:
+            start = clock()
+            function()
+            seconds[function] += clock() - start
+    return seconds[b] / seconds[a]
+
+
+def asks_while_the_clock_runs(a, b, clock, cores_free):
+    def seconds(function):
+        start = clock()
+        function()
+        cores_free()
+        return clock() - start
+
+    return median([seconds(b) / seconds(a) for _ in range(9)])
+
+
+def without_the_clock(a, b, clock, cores_free):
+    times = []
+    for function in (a, b):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return times[1] / times[0]
+
+
+RIGHT[check_w2] = {
+    "in turn, asking after": comparison(),
+    "in turn, asking before": comparison(ask="before"),
+    "many rounds": comparison(rounds=51),
+    "waits for its turn": waits_for_its_turn,
+    "medians of the rounds that count": of_medians,
+    "compare": by_compare,
+}
+WRONG[check_w2] = {
+    "one after the other": (one_after_the_other, "timed all calls of the one before"),
+    "sums": (sums_in_turn, "does not care how far off a single one"),
+    "the mean": (comparison(summary=mean), "does not care how far off a single one"),
+    "the best": (comparison(summary=min), "does not care how far off a single one"),
+    "never asks": (comparison(ask="never"), "never asked cores_free"),
+    "never asks, often": (comparison(ask="never", rounds=500), "never asked cores_free"),
+    "asks and goes on": (comparison(counts=lambda free: True), "leave out the rounds in which"),
+    "counts the others": (
+        comparison(rounds=5, counts=lambda free: not free),
+        "times, and went on",
+    ),
+    "few rounds": (comparison(rounds=1), "rests on 1 round"),
+    "always a first": (comparison(alternate=False), "of 45 rounds, a came first"),
+    "asks while the clock runs": (asks_while_the_clock_runs, "called while the clock ran"),
+    "its own clock": (without_the_clock, "between two readings of the clock"),
+    "nothing": (lambda a, b, clock, cores_free: 1.0, r"a\(\) was never called"),
+    "one of them": (lambda a, b, clock, cores_free: a() or 1.0, r"b\(\) was never called"),
+    "a list": (
+        lambda a, b, clock, cores_free: [comparison()(a, b, clock, cores_free)],
+        "Return the ratio, a number",
+    ),
+}
+
+
+# --- W3. A verdict ----------------------------------------------------------------------------
+
+
+def verdict(samples, bound, level):
+    return (Quantity("time", samples, level=level) < bound).verdict
+
+
+def by_counting(samples, bound, level, sides=2):
+    n, above = len(samples), sum(sample > bound for sample in samples)
+
+    def clear(count):
+        return sum(math.comb(n, k) for k in range(count + 1)) / 2**n <= (1 - level) / sides
+
+    return "holds" if clear(above) else "fails" if clear(n - above) else "inconclusive"
+
+
+def by_the_mean(samples, bound, level):
+    width = (2.58 if level > 0.95 else 1.96) * np.std(samples) / len(samples) ** 0.5
+    low, high = np.mean(samples) - width, np.mean(samples) + width
+    return "holds" if high < bound else "fails" if low > bound else "inconclusive"
+
+
+def all_of_them(samples, bound, level):
+    if max(samples) < bound:
+        return "holds"
+    return "fails" if min(samples) > bound else "inconclusive"
+
+
+def decision(level=0.99, looks=(9, 18, 36, 72, 144), last="inconclusive"):
+    """Return a decision that looks after so many samples, each time at this level."""
+
+    def my_decision(more, bound):
+        samples = []
+        for look in looks:
+            samples += more(look - len(samples))
+            if (word := by_counting(samples, bound, level)) != "inconclusive":
+                return word
+        return last
+
+    return my_decision
+
+
+def until_it_is_clear(more, bound):
+    samples = more(9)
+    while (word := by_counting(samples, bound, 0.95)) == "inconclusive":
+        samples += more(len(samples))
+    return word
+
+
+def after_each(more, bound):
+    samples = more(8)
+    while len(samples) < 144:
+        samples += more(1)
+        if (word := by_counting(samples, bound, 0.95)) != "inconclusive":
+            return word
+    return "inconclusive"
+
+
+RIGHT[check_w3] = {
+    "a quantity": (verdict, decision()),
+    "by counting": (by_counting, decision()),
+    "three looks": (verdict, decision(level=1 - 0.05 / 3, looks=(9, 36, 144))),
+}
+WRONG[check_w3] = {
+    "the median alone": (
+        (lambda s, bound, level: "holds" if median(s) < bound else "fails", decision()),
+        "Of 9 samples 4 lie above.*says 'holds'",
+    ),
+    "the mean": ((by_the_mean, decision()), "Of 9 samples 9 lie above"),
+    "all of them": ((all_of_them, decision()), "Of 9 samples 1 lies above the bound; at 95 %"),
+    "one level for all": (
+        (lambda s, bound, level: verdict(s, bound, 0.95), decision()),
+        "Of 9 samples 1 lies above the bound; at 99 %",
+    ),
+    "one end only": (
+        (lambda s, bound, level: by_counting(s, bound, level, sides=1), decision()),
+        "Of 36 samples 12 lie above",
+    ),
+    "the other way round": (
+        (lambda s, bound, level: verdict([-x for x in s], -bound, level), decision()),
+        "The claim is that the median lies below",
+    ),
+    "true and false": (
+        (lambda s, bound, level: median(s) < bound, decision()),
+        "Your my_verdict returned",
+    ),
+    "until it is clear": ((verdict, until_it_is_clear), "has taken 144 samples, and asked for 144"),
+    "five looks at 95 %": ((verdict, decision(level=0.95)), "In 1.. of 1000 comparisons of equals"),
+    "a look after each": ((verdict, after_each), "In 2.. of 1000 comparisons of equals"),
+    "one look at the end": (
+        (verdict, decision(level=0.95, looks=(144,))),
+        "took 144 before it said 'holds'",
+    ),
+    "one look at the start": ((verdict, decision(looks=(9,))), "says 'inconclusive' after 9"),
+    "a winner in the end": (
+        (verdict, decision(last="fails")),
+        "In 1000 of 1000",
+    ),
+    "asks for none": ((verdict, lambda more, bound: more(0)), "asked for 0 samples"),
+    "a number": ((verdict, lambda more, bound: median(more(9))), "Your my_decision returned"),
+}
+
+
+# --- All of them ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("check", "name"), named(RIGHT))
+def test_a_right_answer_is_accepted(check, name):
+    require_accepted(report_on(check, RIGHT[check][name]))
+
+
+@pytest.mark.parametrize(("check", "name"), named(WRONG))
+def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
+    require_told(check, name, WRONG[check])
