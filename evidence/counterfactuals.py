@@ -144,6 +144,10 @@ CAUSES = {
         "peeking-finds-winners": Intervention(
             "looking more than once", {"shares(0.95, looks=5)": "shares(0.95, looks=1)"}
         ),
+        "control-sees-neighbours": Intervention(
+            "the look of the control",
+            {"}, repeats=9, control=free_cores(2))": "}, repeats=9)"},
+        ),
         "memory-at-the-peak": SYNCHRONOUS,
         "other-memory-breaks-score": Intervention(
             "the second kind of memory",

@@ -1,8 +1,12 @@
 """The recipes of *In Your Own Code*, as they stand on the page: copied out, and used alone."""
 
 import ast
+import re
+import subprocess
+import sys
 import threading
 import weakref
+from contextlib import contextmanager
 from functools import partial
 
 import jax
@@ -394,10 +398,10 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         state = {"w": jnp.arange(3.0), "step": 7}
         of_device = weakref.ref(state["w"])
         save_later(state, "first")
-        assert saved == []
         del state
-        assert of_device() is None
+        left = of_device(), list(saved)
         may_end.set()
+    assert left == (None, [])
     ((name, state),) = saved
     assert (name, state["w"].tolist(), int(state["step"])) == ("first", [0, 1, 2], 7)
 
@@ -467,7 +471,7 @@ def train_with_all(sources):
         exec(sources[name], program)
         return program[name]
 
-    rank, count = jax.process_index(), jax.process_count()
+    rank = jax.process_index()
     mesh = jax.make_mesh((len(jax.devices()),), ("data",))
     layout = jax.NamedSharding(mesh, jax.P("data"))
     put = lambda batch: jax.make_array_from_process_local_data(layout, batch)  # noqa: E731
@@ -494,11 +498,12 @@ def train_with_all(sources):
         examples = np.full(7, 1 + rank, np.float32)
         total = recipe("evaluate_evenly")(right, examples, 4, partial(jax.tree.map, put))
     states = [np.array(s).tolist() for s in (state, again, at_once, saved[0])]
-    return rows_per_process(logged), states, float(total), count
-
-
-def rows_per_process(logged):
-    return {number: float(loss) for number, loss in logged.items()}
+    try:
+        np.asarray(batch)
+    except RuntimeError as error:
+        refused = str(error)
+    losses = {number: float(loss) for number, loss in logged.items()}
+    return losses, states, float(total), refused
 
 
 def test_every_recipe_works_in_a_training_of_two_processes():
@@ -506,7 +511,103 @@ def test_every_recipe_works_in_a_training_of_two_processes():
     with Workers(2) as workers:
         (first, second) = workers.run(train_with_all, sources)
     assert first == second
-    losses, states, total, _ = first
+    losses, states, total, refused = first
     assert losses == {0: 0.5, 1: 1.5, 2: 2.5}
     assert states == [[36, 36]] * 4  # 4 rows of 0 + 1 + 2, and 4 of 1 + 2 + 3.
     assert total == 7 * 1 + 7 * 2
+    begins, ends = "spans non-addressable", "devices"
+    assert f"`{begins} ... {ends}`" in PAGE.read_text()
+    assert ends in refused.split(begins)[1]
+
+
+# --- What the page shows beside its cells ---------------------------------------------------
+
+
+def block_with(words):
+    """Return a program that the page shows and does not run."""
+    (block,) = (
+        b for b in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL) if words in b
+    )
+    return block
+
+
+def test_arguments_on_different_devices_raise_what_the_table_of_messages_says():
+    one, other = (jax.device_put(1.0, device) for device in jax.devices("cpu")[:2])
+    message = "Received incompatible devices for jitted computation"
+    with pytest.raises(ValueError, match=message):
+        jax.jit(jnp.add)(one, other)
+    assert f"`{message}`" in PAGE.read_text()
+
+
+@pytest.mark.parametrize(
+    ("steps", "recorded"),
+    [(200, [*range(100, 106)]), (103, [*range(100, 103)]), (50, [])],
+    ids=["whole", "ends while it records", "ends before"],
+)
+def test_the_profiler_records_a_few_steps_and_is_stopped_in_a_shorter_run(
+    steps, recorded, monkeypatch
+):
+    events, number = [], 0
+
+    @contextmanager
+    def trace(folder, create_perfetto_trace):
+        events.append("start")
+        yield
+        events.append("stop")
+
+    def read(of):
+        nonlocal number
+        number = of
+
+    def train_step(parameters, batch, targets):
+        events.append(number)
+        return parameters, 0.0
+
+    monkeypatch.setattr(jax.profiler, "trace", trace)
+    block = block_with("jax.profiler.trace").replace("range(200)", f"range({steps})")
+    names = {"parameters": jnp.ones(2), "targets": None, "read": read, "train_step": train_step}
+    exec(block, names | {"jax": jax})
+    after = [*range(106, steps)]
+    kept = ["start", *recorded, "stop"] if recorded else []
+    assert events == [*range(min(100, steps)), *kept, *after]
+
+
+def test_checkpoints_with_orbax_go_on_where_the_last_one_was(tmp_path):
+    ocp = pytest.importorskip("orbax.checkpoint")
+    layout = jax.NamedSharding(
+        jax.make_mesh((2,), ("data",), devices=jax.devices("cpu")[:2]), jax.P()
+    )
+    step = jax.jit(add, donate_argnums=0)
+    put = partial(jax.device_put, device=layout)
+    names = {"step": step, "parameters": put(jnp.zeros(2)), "batches": map(put, numbered(202, 4))}
+    exec(block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints")), names)
+    with ocp.CheckpointManager(tmp_path / "checkpoints") as checkpoints:
+        assert sorted(checkpoints.all_steps()) == [0, 100, 200]
+        assert checkpoints.latest_step() == 200
+        like = names["parameters"]
+        restored = checkpoints.restore(200, args=ocp.args.StandardRestore(like))
+    assert restored.tolist() == [4.0 * sum(range(201))] * 2
+    assert restored.sharding.is_equivalent_to(layout, 1)
+
+
+def test_grain_reads_each_example_once_in_processes_of_its_own(tmp_path):
+    pytest.importorskip("grain")
+    program = f"""
+import jax, numpy as np
+{source_of("prefetch")}
+examples = np.arange(1000.0, dtype=np.float32)
+put, parameters, seen = jax.device_put, None, []
+
+def step(parameters, batch):
+    seen.append(batch)
+    return parameters, 0.0
+
+if __name__ == "__main__":
+    {block_with("import grain").replace(chr(10), chr(10) + "    ")}
+    seen = np.concatenate(seen).astype(int).tolist()
+    print(len(seen), len(set(seen)), seen != sorted(seen))
+"""
+    script = tmp_path / "train.py"
+    script.write_text(program)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    assert done.stdout.split() == ["960", "960", "True"], done.stderr
