@@ -70,9 +70,9 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 	$(run) python -m pytest tests/test_cluster.py
 
 # Likewise: it installs other people's libraries, for this one run.
-libraries:  # try `watch` on programs that use them
-	$(run) --with flax --with equinox --with numpyro python -m pytest -rs \
-	    tests/test_watch_libraries.py
+libraries:  # try `watch`, and the recipes, on programs that use them
+	$(run) --with flax --with equinox --with numpyro --with orbax-checkpoint --with grain \
+	    python -m pytest -rs tests/test_watch_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine
 	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }

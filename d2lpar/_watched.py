@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
 from typing import ClassVar
@@ -69,6 +70,14 @@ KINDS = {
     ),
 }
 """What a line can be at, in words, what to do about it, and where the book says why."""
+
+# What stands behind the colon is done once it is decided.
+_DECIDES = re.compile(r"(?:(?:el)?if|while|assert)\b(.*?)(?::(?:\s|$)|$)")
+_DECISION = (
+    "The value decides what comes next. Read the next batch before this line waits; or keep the "
+    "array, and decide a few steps later.",
+    f"{_RECIPES}#a-value-that-decides-what-comes-next",
+)
 
 SEEN = 0.005
 """The share of the time from which a line is told."""
@@ -166,14 +175,14 @@ class Watched:
             return "Nothing is lost here: the device worked meanwhile."
         if finding.kind == "compilation" and self.loss(finding) <= SEEN:
             return "Nothing is lost after the start; there, keep shapes and dtypes the same."
-        return KINDS[finding.kind][1]
+        return _advice_and_link(finding)[0]
 
     def to_json(self) -> str:
         """Return all of it as JSON, with durations in seconds."""
         findings = [
             asdict(finding)
             | {"share": self.share(finding), "loss": self.loss(finding)}
-            | {"advice": self.advice(finding), "link": KINDS[finding.kind][2]}
+            | {"advice": self.advice(finding), "link": _advice_and_link(finding)[1]}
             for finding in self.findings
         ]
         whole = asdict(self) | {"idle_seconds": self.idle_seconds, "findings": findings}
@@ -233,7 +242,7 @@ class Watched:
             yield "No line took long enough to be seen."
 
     def _told(self, found: Finding) -> Iterator[str]:
-        what, _, link = KINDS[found.kind]
+        what = KINDS[found.kind][0]
         yield f"{what}: {found.operation}" if found.kind in WAITS else what
         thread = "" if found.thread == "MainThread" else f", in {found.thread}"
         yield (
@@ -241,7 +250,7 @@ class Watched:
             f"({format_seconds(found.seconds)}, at least {plural(found.times, 'time')}){thread}"
         )
         yield from self._more(found)
-        yield from (self.advice(found), link)
+        yield from (self.advice(found), _advice_and_link(found)[1])
 
     def _more(self, found: Finding) -> Iterator[str]:
         if found.detail:
@@ -255,7 +264,7 @@ class Watched:
     def _repr_html_(self) -> str:
         rows = []
         for found in self.findings:
-            what, _, link = KINDS[found.kind]
+            what, link = KINDS[found.kind][0], _advice_and_link(found)[1]
             where = str(found.place).rsplit("/", 1)[-1]
             more = " ".join([*self._more(found), self.advice(found)])
             rows.append(
@@ -268,3 +277,12 @@ class Watched:
                 ]
             )
         return as_table(["line", "", "lost", "what it is at"], rows, self._head())
+
+
+def _advice_and_link(found: Finding) -> tuple[str, str]:
+    """Return what to do about a finding, and where the book says why."""
+    condition = _DECIDES.match(found.place.code) if found.kind == "value" else None
+    whole = found.operation == found.place.code
+    if condition and (whole or found.operation in condition[1]):
+        return _DECISION
+    return KINDS[found.kind][1:]

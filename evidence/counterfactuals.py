@@ -169,52 +169,69 @@ CAUSES = {
     },
     "in-your-own-code": {
         "watch-finds-the-line": Intervention(
-            "reading the loss in each turn",
-            {"mean += (float(loss) - mean)": "mean += (loss - mean)"},
+            "reading the loss in each iteration",
+            {
+                "batch, targets)\n        mean += (float(loss) - mean)": (
+                    "batch, targets)\n        mean += (loss - mean)"
+                )
+            },
             alone=True,
         ),
         "no-waits-finds-the-line": Intervention(
             "reading the loss in each step", {"total += float(loss)": "total += loss"}
         ),
         "log-later": Intervention(
-            "the steps in between", {"with later(log, lag=2)": "with later(log, lag=0)"}
+            "the steps in between",
+            {
+                '"two steps later": lambda: losses_logged(later),': (
+                    '"two steps later": lambda: losses_logged(lambda log: later(log, lag=0)),'
+                )
+            },
         ),
         "read-before-waiting": Intervention(
             "the batches in hand",
             {
                 "        ready.extend(islice(batches, 1))  # Reads one, meanwhile.\n"
-                "        if not float(loss) < limit:\n            break\n": (
-                    "        if not float(loss) < limit:\n            break\n"
+                "        if stop(loss):\n            break\n": (
+                    "        if stop(loss):\n            break\n"
                     "        ready.extend(islice(batches, 1))\n"
                 ),
-                "for batch in prefetch(map(read, range(steps))):\n"
-                "        parameters, loss = train_step(parameters, batch, targets)\n"
-                "        if not": (
-                    "for batch in map(read, range(steps)):\n"
-                    "        parameters, loss = train_step(parameters, batch, targets)\n"
-                    "        if not"
+                "decide(prefetch(map(read, range(steps)), put))": (
+                    "decide(map(read, range(steps)), put)"
                 ),
             },
         ),
         "scan-small-steps": Intervention(
             "the one call",
-            {'"one call": lambda: all_steps(tiny, many),': '"one call": step_by_step,'},
+            {
+                '"one call": lambda: many_steps(tiny_step, (tiny, tiny), many),': (
+                    '"one call": step_by_step,'
+                )
+            },
         ),
         "fill-the-last-batch": Intervention(
             "the batch that is shorter", {"shape = 10 * rows + 5,": "shape = 10 * rows,"}
         ),
         "checkpoint-in-a-thread": Intervention(
             "the thread",
-            {
-                "saving = writer.submit(save, parameters)": "save(parameters)",
-                "        saving.result()\n    return": "    return",
-            },
+            {"writing = writer.submit(save, on_host, *where)": "save(on_host, *where)"},
         ),
         "watched-loop-mended": Intervention(
             "reading ahead, and reading the loss later",
             {
-                "(prefetch(map(read, range(steps))))": "(map(read, range(steps)))",
+                "mended(prefetch(map(read, range(steps)), jax.device_put))": (
+                    "mended(map(read, range(steps)))"
+                ),
                 "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
+            },
+            alone=True,
+        ),
+        "one-recipe-is-enough": Intervention(
+            "a loop that does little else than read",
+            {
+                "            add_later(number, loss)\n": (
+                    "            add_later(number, loss)\n            time.sleep(step_time)\n"
+                )
             },
             alone=True,
         ),

@@ -40,6 +40,26 @@ def test_in_a_notebook_the_report_is_a_table(watched):
     assert f'<a href="{KINDS["barrier"][2]}">' in page
 
 
+@pytest.mark.parametrize(
+    ("code", "operation", "decides"),
+    [
+        ("if jnp.isnan(loss): break", "if jnp.isnan(loss): break", True),
+        ("while error[1:2] > limit:", "error[1:2] > limit", True),
+        ("elif float(loss) > limit:", "float(loss)", True),
+        ("assert loss < limit", "loss < limit", True),
+        ("if number % 10 == 0: print(float(loss))", "float(loss)", False),
+        ("ifs.append(float(loss))", "float(loss)", False),
+    ],
+)
+def test_a_value_that_decides_has_a_recipe_of_its_own(watched, code, operation, decides):
+    found = watched.findings[0]
+    found.place, found.operation = Place("train.py", 12, code), operation
+    anchor = "a-value-that-decides-what-comes-next" if decides else "a-loss-that-you-want-to-see"
+    for report in (str(watched), watched._repr_html_(), watched.to_json()):
+        assert report.count(f"#{anchor}") == 1
+        assert ("The value decides what comes next" in report) == decides
+
+
 def test_as_json_the_report_has_seconds_and_shares(watched):
     read = json.loads(watched.to_json())
     assert (read["seconds"], read["start_seconds"], read["idle_seconds"]) == (3.0, 1.0, 1.0)
