@@ -158,7 +158,7 @@ CAUSES = {
         "peeking-finds-winners": Intervention(
             "looking more than once", {"shares(0.95, looks=5)": "shares(0.95, looks=1)"}
         ),
-        "one-core-hides-overlap": Intervention(
+        "control-sees-one-core": Intervention(
             "the one core", {"with on_one_core():\n": "if True:\n"}
         ),
         "memory-at-the-peak": SYNCHRONOUS,
