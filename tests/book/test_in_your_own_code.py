@@ -577,17 +577,26 @@ def test_checkpoints_with_orbax_go_on_where_the_last_one_was(tmp_path):
     layout = jax.NamedSharding(
         jax.make_mesh((2,), ("data",), devices=jax.devices("cpu")[:2]), jax.P()
     )
-    step = jax.jit(add, donate_argnums=0)
     put = partial(jax.device_put, device=layout)
-    names = {"step": step, "parameters": put(jnp.zeros(2)), "batches": map(put, numbered(202, 4))}
+
+    @partial(jax.jit, donate_argnums=0)
+    def step(parameters, batch):
+        new, loss = add(parameters["w"], batch)
+        return {"w": new}, loss
+
+    names = {
+        "step": step,
+        "parameters": put({"w": jnp.zeros(2)}),
+        "batches": map(put, numbered(202, 4)),
+    }
     exec(block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints")), names)
     with ocp.CheckpointManager(tmp_path / "checkpoints") as checkpoints:
         assert sorted(checkpoints.all_steps()) == [0, 100, 200]
         assert checkpoints.latest_step() == 200
         like = names["parameters"]
         restored = checkpoints.restore(200, args=ocp.args.StandardRestore(like))
-    assert restored.tolist() == [4.0 * sum(range(201))] * 2
-    assert restored.sharding.is_equivalent_to(layout, 1)
+    assert restored["w"].tolist() == [4.0 * sum(range(201))] * 2
+    assert restored["w"].sharding.is_equivalent_to(layout, 1)
 
 
 def test_grain_reads_each_example_once_in_processes_of_its_own(tmp_path):
