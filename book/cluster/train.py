@@ -2,16 +2,16 @@
 
     python -m d2lpar run -n 4 train.py FOLDER
 
-However many processes a launcher starts, they train the same network on the same rows. All of them
-must be able to read and write FOLDER.
+However many processes a launcher starts, they train the same network on the same rows; the devices
+along the data axis have to divide ROWS. All processes must be able to read and write FOLDER.
 """
 
 import argparse
 import logging
 import math
 import os
-import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -21,10 +21,11 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType
 
-# Without a launcher, initialize() raises. Whoever catches that error instead of looking for the
-# launcher also catches it where JAX does not know the launcher, and trains once in each process.
+# Without a launcher, initialize() raises. Do not catch that error instead of looking here: under a
+# launcher that JAX does not know, each process would train alone.
 RANKS = "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "D2LPAR_PROCESS"
 EXAMPLES, ROWS, INPUTS, HIDDEN, RATE = 1000, 64, 8, 32, 0.05
+SAVED = 200  # The exit status after SIGTERM: that of no signal, and srun returns the highest.
 log = logging.getLogger("train")
 
 
@@ -72,7 +73,7 @@ def read(numbers):
 def minibatch(step, layout):
     """Return the rows of a step, of which each process reads its own."""
     # Counted over all examples: no process has one minibatch fewer.
-    epoch, number = divmod(step, EXAMPLES // ROWS)
+    epoch, number = divmod(step - 1, EXAMPLES // ROWS)
     order = np.random.default_rng(epoch).permutation(EXAMPLES)
     rows = order[number * ROWS : (number + 1) * ROWS]
     return jax.make_array_from_callback(
@@ -80,7 +81,7 @@ def minibatch(step, layout):
     )
 
 
-@jax.jit
+@partial(jax.jit, donate_argnums=0)
 def train_step(weights, batch):
     def loss_of(weights):
         hidden = jnp.tanh(batch[:, :-1] @ weights["w1"])
@@ -104,7 +105,7 @@ def train(folder, steps, save_every):
     preempted = False
     for step in range(done + 1, steps + 1):
         batch = minibatch(step, by_rows)
-        # For jax.P. The step only: in JAX 0.7, multihost_utils fails in it.
+        # jax.P needs it. Not for more: JAX 0.7's multihost_utils fail in it.
         with jax.set_mesh(mesh):
             weights, loss = train_step(weights, batch)
         # True soon after one got SIGTERM, in all of them at the same step.
@@ -132,7 +133,7 @@ def main():
     log.setLevel(logging.WARNING if rank else logging.INFO)
     if train(**vars(asked)):
         log.warning("saved after SIGTERM; start all processes again")
-        sys.exit(128 + signal.SIGTERM)
+        sys.exit(SAVED)
 
 
 if __name__ == "__main__":
