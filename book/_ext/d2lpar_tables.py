@@ -134,7 +134,7 @@ def measured(app, docname, argument):
 
 
 MEANINGS = {
-    "holds": "The whole 95 % or 99 % interval of each tested number is on the right side of its bound.",
+    "holds": "The whole interval (95 or 99 %) of each tested number lies on its side of the bound.",
     "seen": "It was seen a single time, which agrees with it. That is no interval.",
     "inconclusive": "The interval reaches over the bound, so that nobody can say.",
     "fails": "No part of the interval agrees with it.",
