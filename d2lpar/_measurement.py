@@ -493,7 +493,7 @@ class _Timed:
         }
         warnings = total.warnings
         if not self.waited_for_something:
-            warnings += ("returned no JAX array, so both times are the same",)
+            warnings += ("returned no JAX array: there was nothing to wait for",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 

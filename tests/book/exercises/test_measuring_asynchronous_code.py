@@ -282,7 +282,7 @@ def verdict(samples, bound, level):
 
 
 def by_counting(samples, bound, level, sides=2):
-    n, above = len(samples), sum(sample > bound for sample in samples)
+    n, above = len(samples), sum(sample >= bound for sample in samples)
 
     def clear(count):
         return sum(math.comb(n, k) for k in range(count + 1)) / 2**n <= (1 - level) / sides
