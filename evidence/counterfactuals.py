@@ -20,12 +20,6 @@ NO_ONE_SUM = Intervention(
     alone=True,
 )
 
-NO_SIXTEEN_MESSAGES = Intervention(
-    "the sixteen messages (one with all bytes instead)",
-    {'"64 kB in sixteen": all_reduce(16, 1_000)': '"64 kB in sixteen": all_reduce(1, 16_000)'},
-    alone=True,
-)
-
 UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
@@ -266,21 +260,16 @@ CAUSES = {
     "beyond-one-machine": {
         "each-holds-a-part": Intervention(
             "the second process",
-            {"two = Workers(2)\n": "two = Workers(1)\n"},
+            {"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
             alone=True,
         ),
         "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
-        "each-message-costs-alpha": NO_SIXTEEN_MESSAGES,
-        "few-large-messages": NO_SIXTEEN_MESSAGES,
+        "few-large-messages": Intervention(
+            "the one message", {'"one message": in_messages(1)}': '"one message": in_messages(16)}'}
+        ),
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
             {"rows if alone else rows // jax.process_count()": "rows"},
-            alone=True,
-        ),
-        "one-message-pays-sooner": Intervention(
-            "the one message",
-            {"keep(prepare_training, rows, 1)": "keep(prepare_training, rows, layers + 2)"},
-            alone=True,
         ),
         "same-losses": Intervention(
             "rows that no other process makes",
