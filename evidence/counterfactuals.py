@@ -106,7 +106,7 @@ CAUSES = {
             {"rate * (gradient + other_gradient) / 2": "rate * gradient"},
         ),
         "small-minibatches-do-not-pay": Intervention(
-            "the smallness", {"    ways(64), until=": "    ways(512), until="}
+            "the smallness", {"    ways(64), control=": "    ways(512), control="}
         ),
     },
     "measuring-asynchronous-code": {
