@@ -508,9 +508,9 @@ def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -
                 worker.process.wait()
                 worker.close()
             workers.clear()
-            port.close()
         except KeyboardInterrupt as error:  # Who presses Ctrl-C twice wants them to end as well.
             interrupted = error
+    port.close()  # Also if none of them could be started.
     if interrupted:
         raise interrupted
 

@@ -44,6 +44,20 @@ def require_told(check, name, wrong):
     assert {other for _, other in wrong.values() if re.search(other, said(report))} == {phrase}
 
 
+def both_tests(right, wrong):
+    """Return two tests: that each right answer of a chapter is accepted, and no wrong one is."""
+
+    @pytest.mark.parametrize(("check", "name"), named(right))
+    def accepts(check, name):
+        require_accepted(report_on(check, right[check][name]))
+
+    @pytest.mark.parametrize(("check", "name"), named(wrong))
+    def tells(check, name):
+        require_told(check, name, wrong[check])
+
+    return accepts, tells
+
+
 def said(report):
     return f"{report.saw}\n  {report.look}"
 

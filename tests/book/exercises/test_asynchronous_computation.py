@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attempts import consuming, named, report_on, require_accepted, require_told, to_numpy
+from attempts import both_tests, consuming, to_numpy
 
 from d2lpar import InFlight, wait_all
 from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5
@@ -311,11 +311,6 @@ WRONG[check_x5] = {
 # --- All of them ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("check", "name"), named(RIGHT))
-def test_a_right_answer_is_accepted(check, name):
-    require_accepted(report_on(check, RIGHT[check][name]))
-
-
-@pytest.mark.parametrize(("check", "name"), named(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
-    require_told(check, name, WRONG[check])
+test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
+    RIGHT, WRONG
+)

@@ -7,14 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attempts import (
-    consuming,
-    named,
-    report_on,
-    require_accepted,
-    require_not_yet,
-    require_told,
-)
+from attempts import both_tests, consuming, require_not_yet
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from d2lpar import Event, Timeline, cpu
@@ -403,11 +396,6 @@ WRONG[check_y5] = {
 # --- All of them ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("check", "name"), named(RIGHT))
-def test_a_right_answer_is_accepted(check, name):
-    require_accepted(report_on(check, RIGHT[check][name]))
-
-
 @pytest.fixture
 def one_after_the_other(monkeypatch):
     """Have a recording show six runs in turn, without the profiler."""
@@ -419,8 +407,7 @@ def one_after_the_other(monkeypatch):
     monkeypatch.setattr(automatic_parallelism, "record_trace", record)
 
 
+test_a_right_answer_is_accepted, tells = both_tests(RIGHT, WRONG)
 # A true recording of calls that take turns is that of Y1's starter, in test_book.py.
-@pytest.mark.usefixtures("one_after_the_other")
-@pytest.mark.parametrize(("check", "name"), named(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
-    require_told(check, name, WRONG[check])
+in_turn = pytest.mark.usefixtures("one_after_the_other")
+test_a_wrong_answer_is_told_what_is_wrong_with_it = in_turn(tells)

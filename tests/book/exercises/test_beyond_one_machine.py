@@ -3,8 +3,7 @@
 import os
 
 import numpy as np
-import pytest
-from attempts import consuming, named, report_on, require_accepted, require_told, to_numpy
+from attempts import both_tests, consuming, to_numpy
 
 from d2lpar.book.exercises import check_v1, check_v2, check_v3
 
@@ -125,11 +124,6 @@ WRONG[check_v3] = {
 # --- All of them ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("check", "name"), named(RIGHT))
-def test_a_right_answer_is_accepted(check, name):
-    require_accepted(report_on(check, RIGHT[check][name]))
-
-
-@pytest.mark.parametrize(("check", "name"), named(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
-    require_told(check, name, WRONG[check])
+test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
+    RIGHT, WRONG
+)

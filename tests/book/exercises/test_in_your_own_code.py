@@ -7,7 +7,7 @@ from itertools import islice
 import jax
 import numpy as np
 import pytest
-from attempts import named, report_on, require_accepted, require_told
+from attempts import both_tests
 
 from d2lpar.book.exercises import check_z1, check_z2, check_z3
 
@@ -195,11 +195,6 @@ WRONG[check_z3] = {
 # --- All of them ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("check", "name"), named(RIGHT))
-def test_a_right_answer_is_accepted(check, name):
-    require_accepted(report_on(check, RIGHT[check][name]))
-
-
-@pytest.mark.parametrize(("check", "name"), named(WRONG))
-def test_a_wrong_answer_is_told_what_is_wrong_with_it(check, name):
-    require_told(check, name, WRONG[check])
+test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
+    RIGHT, WRONG
+)
