@@ -166,6 +166,12 @@ def test_no_table_is_cut_off_nor_code_on_a_desk_and_no_type_is_below_ten_pixels(
     assert tab.locator("article :is(pre, table)").evaluate_all(cut) == []
     turn(tab, 390, "dark", unfolded=True)
     assert tab.locator("article table").evaluate_all(cut) == []
+    # In a narrower column than that, words are cut into syllables.
+    narrow = """all => all
+        .filter(of => !of.closest("table[class*=d2lpar], .d2lpar-table"))
+        .filter(of => of.innerText.length > 12 && of.getBoundingClientRect().width < 72)
+        .map(of => of.innerText)"""
+    assert tab.locator("article td").evaluate_all(narrow) == []
     # What is drawn is scaled, and its type with it.
     small = """all => all
         .filter(of => [...of.childNodes].some(node => node.nodeType == 3 && node.data.trim()))
