@@ -71,7 +71,7 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 
 # Likewise: it installs other people's libraries, for this one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
-	$(run) --with flax --with equinox --with numpyro --with orbax-checkpoint --with grain \
+	$(run) --with flax --with equinox --with numpyro --with grain \
 	    python -m pytest -rs tests/test_watch_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine
