@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 from d2lpar._format import plural
 from d2lpar._stack import Site, frames_outward, owner_of
 
+_COMPILED = "backend_compile_duration"  # How the last event ends that JAX tells of a program.
+
 
 class Argument(NamedTuple):
     """What a program is compiled for: `float32[3,5]`, weakly typed or not, and where it is.
@@ -90,9 +92,11 @@ class Compilations:
         """Take down a step of compiling, in the thread that compiles."""
         now, thread = time.perf_counter(), threading.get_ident()
         one = self._under_way.get(thread)
-        # Tracing, lowering and compiling follow each other; what was only traced is forgotten.
+        # Tracing, lowering and compiling follow each other; what was only traced is forgotten. What
+        # is compiled has been lowered, however long ago: the thread may have lost its core.
         if one is None or now - seconds > one.over + 0.05:
-            one = self._under_way[thread] = Compiled(now, now)
+            lowered = [one.arguments, one.results] if one and event.endswith(_COMPILED) else []
+            one = self._under_way[thread] = Compiled(now, now, *lowered)
         one.began, one.over = min(one.began, now - seconds), now
         # Without the frame of this function, which would keep them all alive if it held itself.
         stack = [(owner_of(f.f_code.co_filename), f) for f in frames_outward(sys._getframe(1))]
@@ -103,7 +107,7 @@ class Compilations:
         of_jax = {frame.f_code.co_name: frame for owner, frame in stack[:first] if owner == "jax"}
         if lowering := of_jax.get("lower_sharding_computation"):
             _see_arguments(one, lowering.f_locals)
-        if not event.endswith("backend_compile_duration"):
+        if not event.endswith(_COMPILED):
             return
         del self._under_way[thread]
         if not stack:

@@ -1,13 +1,15 @@
+import itertools
 import logging
 import threading
 import time
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import watch
+from d2lpar import _compilations, watch
 
 
 def compilations_in(function, *args):
@@ -51,6 +53,23 @@ def test_what_compiles_again_is_found_with_what_has_changed_whatever_is_logged(l
     assert detail.startswith(
         "program was compiled 4 times, last for float16[6,5] after float16[5,5]. That took "
     )
+
+
+def test_arguments_are_seen_also_if_the_thread_loses_its_core_before_it_compiles(
+    program, monkeypatch
+):
+    pauses = itertools.count()
+    late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 0.1 * next(pauses))
+    monkeypatch.setattr(_compilations, "time", late)  # Between all that JAX tells.
+
+    def train():
+        step = jax.jit(program)
+        for rows in range(3, 6):
+            step(np.ones((rows, 5), np.float16))
+
+    _, detail = compilations_in(train)["step(np.ones((rows, 5), np.float16))"]
+    changed = "program was compiled 3 times, last for float16[5,5] after float16[4,5]."
+    assert detail.startswith(changed)
 
 
 def test_a_new_function_in_each_turn_is_told_from_a_new_shape(program):
