@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, MultipleLocator
 
 from d2lpar._measurement import Measurement
 from d2lpar._memory import PeakMemory
@@ -84,6 +84,7 @@ def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
     axes.axhline(0.05, color=COLORS["model"], linestyle="--", linewidth=1)
     axes.set(xlabel="looks", ylabel="share with a winner", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.yaxis.set_major_locator(MultipleLocator(0.05))
     axes.yaxis.set_major_formatter("{x:.0%}")
     axes.legend()
     return axes
