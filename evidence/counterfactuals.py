@@ -20,6 +20,12 @@ NO_ONE_SUM = Intervention(
     alone=True,
 )
 
+NO_SIXTEEN_MESSAGES = Intervention(
+    "the sixteen messages (one with all bytes instead)",
+    {'"64 kB in sixteen": all_reduce(16, 1_000)': '"64 kB in sixteen": all_reduce(1, 16_000)'},
+    alone=True,
+)
+
 UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
@@ -260,16 +266,21 @@ CAUSES = {
     "beyond-one-machine": {
         "each-holds-a-part": Intervention(
             "the second process",
-            {"two = Workers(2, pin=True)": "two = Workers(1, pin=True)"},
+            {"two = Workers(2)\n": "two = Workers(1)\n"},
             alone=True,
         ),
         "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
-        "few-large-messages": Intervention(
-            "the one message", {'"one message": in_messages(1)}': '"one message": in_messages(16)}'}
-        ),
+        "each-message-costs-alpha": NO_SIXTEEN_MESSAGES,
+        "few-large-messages": NO_SIXTEEN_MESSAGES,
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
             {"rows if alone else rows // jax.process_count()": "rows"},
+            alone=True,
+        ),
+        "one-message-pays-sooner": Intervention(
+            "the one message",
+            {"keep(prepare_training, rows, 1)": "keep(prepare_training, rows, layers + 2)"},
+            alone=True,
         ),
         "same-losses": Intervention(
             "rows that no other process makes",

@@ -1,6 +1,6 @@
 """What *Beyond One Machine* models and draws, and the solutions of its exercises."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import altair as alt
@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._plot import COLORS, WIDTH, format_axis
+from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
 from d2lpar._quantity import Quantity
 from d2lpar.book.explore import Explorable, slider, stacked
 
@@ -76,12 +76,13 @@ def explore_machines() -> Explorable:
     2 (p - 1) rounds, each of which costs a latency and n/p bytes (P. Patarasuk and X. Yuan, 2009,
     Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel and
     Distributed Computing 69). Nothing overlaps. Scaling is strong with the same minibatch for all,
-    and weak with as many rows for each.
+    and weak with as many rows for each. It begins with the latency and the bandwidth of InfiniBand
+    NDR, for which the chapter has the sources.
     """
     sliders = [
         slider("C", 500, 50, 5000, 50, "compute (ms)"),
-        slider("a", 50, 0, 500, 10, "latency (µs)"),
-        slider("B", 10, 1, 100, 1, "bandwidth (GB/s)"),
+        slider("a", 14, 0, 300, 2, "latency (µs)"),
+        slider("B", 50, 1, 500, 1, "bandwidth (GB/s)"),
         slider("n", 400, 10, 2000, 10, "gradients (MB)"),
     ]
     # Milliseconds: a megabyte at a gigabyte per second takes one.
@@ -139,29 +140,66 @@ def explore_machines() -> Explorable:
 def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
     """Draw what the Python of each of several processes does while all add something up.
 
-    Each gives four times in seconds, of one clock: when all began, when it asked, when it had
-    control back, and when it had the result. Python dispatches in blue, waits in white, and does
-    something else in the color of the barrier, before it asks.
+    Each gives four times in seconds, of one clock: when all began, when it made its call, when it
+    had control back, and when it had the result. Python dispatches in blue, waits in white, and
+    does something else in the color of the barrier, before its call.
     """
     axes = plt.figure(figsize=(WIDTH, 0.4 * len(spans) + 0.75)).add_subplot()
     zero = min(begin for begin, *_ in spans)
     longest = max(done for *_, done in spans) - zero
     styles = {
         "sleeps": {"facecolor": COLORS["barrier"], "alpha": 0.35},
-        "": {"facecolor": COLORS["host"], "edgecolor": COLORS["host"]},
+        # In front, for what comes after it would cover what it is widened by.
+        "": {"facecolor": COLORS["host"], "edgecolor": COLORS["host"], "zorder": 2},
         "waits": {"facecolor": "white", "edgecolor": COLORS["wait"]},
     }
     for row, times in enumerate(spans):
         ends = [time - zero for time in times]
         for (name, style), start, end in zip(styles.items(), ends, ends[1:], strict=False):
-            width = max(end - start, 0.004 * longest if name == "" else 0)  # A sliver is seen.
+            width = max(end - start, longest / _TWO_PIXELS if name == "" else 0)
             axes.broken_barh([(start, width)], (row - 0.36, 0.72), **style)
             if name and width > 0.2 * longest:
                 axes.text(start + width / 2, row, name, ha="center", va="center")
     axes.set_yticks(range(len(spans)), [f"process {number}" for number in range(len(spans))])
-    axes.set(ylim=(len(spans) - 0.5, -0.5), xlim=(0, 1.02 * longest))
+    axes.set(ylim=(len(spans) - 0.5, -0.5), xlim=(-0.01 * longest, 1.02 * longest))
     axes.set_xlabel("time since both began, on the clock of this machine")
     axes.grid(axis="y", visible=False)
     format_axis(axes.xaxis, "s")
     axes.xaxis.set_major_locator(MaxNLocator(6))
+    return axes
+
+
+_TWO_PIXELS = 130  # Of the 260 that the axes are wide on a phone.
+
+
+def plot_speed_ups(
+    rows: Sequence[int],
+    measured: Mapping[str, Sequence[Quantity]],
+    predicted: Mapping[str, Sequence[float]],
+) -> Axes:
+    """Draw speed-ups by a second process over the rows of a minibatch, as points and as lines.
+
+    Both are given by the way in which the gradient is summed, up to three of them. A line at 1 is
+    one process.
+    """
+    axes = plt.figure(figsize=(WIDTH, 2.9)).add_subplot()
+    axes.axhline(1, color=COLORS["model"], lw=1)
+    looks = (("window", "o"), ("none", "s"), ("barrier", "^"))
+    for (way, ratios), (role, marker) in zip(measured.items(), looks, strict=False):
+        axes.plot(rows, predicted[way], "--", color=COLORS[role], lw=1.2)
+        axes.errorbar(
+            rows,
+            [ratio.median for ratio in ratios],
+            yerr=error_bars(ratios),
+            fmt=marker,
+            color=COLORS[role],
+            label=way,
+            capsize=3,
+        )
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(rows, [f"{count:,}" for count in rows])
+    axes.set_yscale("log")
+    format_log_axis(axes.yaxis, "")
+    axes.set(xlabel="rows of the minibatch", ylabel="speed-up")
+    axes.figure.legend(loc="outside upper center", ncols=len(measured))
     return axes

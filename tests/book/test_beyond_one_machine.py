@@ -1,8 +1,15 @@
 import pytest
 from drawings import style_of_the_book
+from matplotlib.colors import to_hex
 
 from d2lpar import Quantity
-from d2lpar.book.beyond_one_machine import MessageCost, break_even, plot_processes
+from d2lpar._plot import COLORS
+from d2lpar.book.beyond_one_machine import (
+    MessageCost,
+    break_even,
+    plot_processes,
+    plot_speed_ups,
+)
 
 
 def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
@@ -48,3 +55,31 @@ def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top
     assert axes.yaxis_inverted()
     written = {text.get_text(): text.get_position()[1] for text in axes.texts}
     assert written == {"waits": 0, "sleeps": 1}
+
+
+def test_a_call_of_microseconds_is_two_pixels_wide_on_a_phone_and_nothing_covers_it():
+    axes = plot_processes([(1.0, 1.0, 1.0001, 1.05), (1.0, 1.0499, 1.05, 1.05)])
+    pixels = 350 * axes.get_position().width / (axes.get_xlim()[1] - axes.get_xlim()[0])
+    calls = [bar for bar in axes.collections if bar.get_zorder() == 2]
+    assert len(calls) == 2
+    for call in calls:
+        assert to_hex(call.get_facecolor()[0]) == COLORS["host"].lower()
+        (corners,) = (path.vertices[:, 0] for path in call.get_paths())
+        assert (corners.max() - corners.min()) * pixels >= 1.99
+        assert axes.get_xlim()[0] < corners.min()
+    assert all(bar.get_zorder() < 2 for bar in axes.collections if bar not in calls)
+
+
+def test_each_way_to_sum_has_points_and_a_line_of_one_color_and_the_rows_are_written_out():
+    twice = Quantity("speed-up", [2.0] * 9)
+    axes = plot_speed_ups(
+        [64, 4096], {"a": [twice, twice], "b": [twice, twice]}, {"a": [1, 2], "b": [0.5, 1]}
+    )
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "4,096"]
+    one, *lines = axes.lines
+    assert set(one.get_ydata()) == {1}
+    predicted = [line for line in lines if line.get_linestyle() == "-"]
+    assert [list(line.get_ydata()) for line in predicted] == [[1, 2], [0.5, 1]]
+    points = [container.lines[0].get_color() for container in axes.containers]
+    assert points == [line.get_color() for line in predicted]
+    assert len(set(points)) == 2
