@@ -149,6 +149,8 @@ def badges_table(app, docname, _):
     rows = [
         ([[nodes.raw("", shown[key], format="html")]], meaning) for key, meaning in MEANINGS.items()
     ]
+    elsewhere = badge(VERDICTS["holds"].replace("here", "on an H200"), VERDICT_COLORS["holds"])
+    rows += [([[nodes.raw("", elsewhere, format="html")]], "It is tested there, and not here.")]
     return [table("badges", ("Verdict", "What it means"), rows)]
 
 

@@ -195,6 +195,16 @@ class Claim:
     def _repr_mimebundle_(self, include=None, exclude=None):
         return {"text/plain": str(self), "text/html": self._html(), MIME_TYPE: self.as_dict()}
 
+    @property
+    def rows(self) -> list[Quantity]:
+        """What its table shows: what is tested, and then what the sentence says beside that."""
+        rows = [predicate.quantity for predicate in self.predicates]
+        if not self.needs:
+            tested = {row.samples for row in rows}
+            said = (number for number in self.numbers.values() if not number.exact)
+            rows += (number for number in said if number.samples not in tested)
+        return rows
+
     def _html(self) -> str:
         known = self._elsewhere
         link = f'<a href="{PAGE}">Results on other machines</a>.' if self.needs and known else ""
@@ -206,17 +216,13 @@ class Claim:
             behind = ""  # The text says it.
         shown = f"{with_code(self.text)} {badge(words, color)}"
         if not self.needs and (bound := self._tested):
-            shown += f' <span style="font-size:0.75em;opacity:0.8">{with_code(bound)}</span>'
+            style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
+            shown += f' <span style="{style}">{with_code(bound)}</span>'
         shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         if not self.predicates:  # Nothing to unfold.
             return f"<p {of}>{shown} {link}".rstrip() + "</p>"
-        rows = [predicate.quantity for predicate in self.predicates]
-        if not self.needs:
-            tested = {row.samples for row in rows}
-            said = (number for number in self.numbers.values() if not number.exact)
-            rows += (number for number in said if number.samples not in tested)
-        measured = quantities_table(rows, self.predicates)
+        measured = quantities_table(self.rows, self.predicates)
         if link:  # Not in the summary, where a click unfolds.
             below = [f"The table is of this machine. {link}"]
         else:
@@ -295,8 +301,8 @@ def claim(
         **numbers: What stands in each place: quantities, of which the median is said, or numbers.
 
     Raises:
-        ValueError: If there is no sentence, something other than a comparison is given, or a
-            place has no number or a number no place.
+        ValueError: If there is no sentence, something other than a comparison is given, a place
+            has no number or a number no place, or two quantities have one name.
         AssertionError: In strict mode, if the claim does not hold.
 
     Example:
@@ -312,6 +318,13 @@ def claim(
         for name, number in numbers.items()
     }
     made = Claim(sentence, predicates, otherwise, needs, key, known)
+    named: dict[str, Quantity] = {}
+    for row in made.rows:
+        if named.setdefault(row.name, row).samples != row.samples:
+            raise ValueError(
+                f"The claim {sentence!r} has two quantities of the name {row.name!r}, which nobody "
+                "could tell apart in its table: rename() one of them."
+            )
     if not show_in_notebook(made):
         print(made)
     if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):

@@ -7,7 +7,7 @@ import pytest
 from timelines import event, timeline
 
 from d2lpar import Quantity, cpu, exact
-from d2lpar._timeline import COPY
+from d2lpar._timeline import COPY, COPY_CALL
 from d2lpar.book import automatic_parallelism
 from d2lpar.book.automatic_parallelism import (
     COPIES,
@@ -24,6 +24,7 @@ from d2lpar.book.automatic_parallelism import (
     meetings,
     numbered,
     plot_ways_to_copy,
+    record_copies,
 )
 from d2lpar.book.recorded import recorded_on_gpu
 
@@ -239,6 +240,30 @@ def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
         ("5", 6000, 6001),
         ("6", 7000, 9000),
     ]
+
+
+def test_a_copy_begins_when_it_is_asked_for_and_made_and_the_one_before_is_over():
+    asked = [event("Python", start, start + 1, *COPY_CALL, run) for run, start in enumerate((2, 3))]
+    seen_late = copies((18, 32), (35, 36))
+    shown = numbered(timeline(*asked, *CHAINS, *seen_late))
+    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(10, 32), (32, 36)]
+
+    asked_late = [event("Python", at, at + 1, *COPY_CALL, at) for at in (40, 41)]
+    shown = numbered(timeline(*asked_late, *CHAINS, *copies((45, 50), (52, 54))))
+    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(40, 50), (50, 54)]
+
+
+def test_the_least_disturbed_of_several_recordings_is_shown(monkeypatch):
+    recordings = [
+        timeline(*CHAINS, *copies((10, 20), (30, 90))),  # Seen late.
+        timeline(*CHAINS, *copies((10, 15), (30, 35))),
+        timeline(*CHAINS, *copies((10, 15), (95, 100))),  # Begun late.
+    ]
+    recorded = iter(recordings)
+    monkeypatch.setattr(
+        automatic_parallelism, "record_trace", lambda function: (None, next(recorded))
+    )
+    assert record_copies(print, times=3) == numbered(recordings[1])
 
 
 def test_what_is_watched_stays_so_when_it_is_numbered():

@@ -173,6 +173,13 @@ def test_places_and_numbers_that_do_not_match_are_refused(sentence, numbers, mes
         claim(sentence, HOLDS, **numbers)
 
 
+def test_two_quantities_of_one_name_are_refused_since_no_table_could_tell_them_apart():
+    other = RATIO / 0.5
+    with pytest.raises(ValueError, match="two quantities of the name"):
+        claim("It gains {gain}.", RATIO > 1, other.rename(RATIO.name) > 1, gain=RATIO)
+    claim("It gains {gain}.", RATIO > 1, RATIO < 100, gain=RATIO)  # One, compared twice.
+
+
 def test_a_brace_that_stands_for_itself_is_doubled():
     assert Claim("A set is {{1}}.", (HOLDS,)).text == "A set is {1}."
 
