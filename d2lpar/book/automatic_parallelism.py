@@ -333,7 +333,7 @@ def numbered(timeline: Timeline) -> Timeline:
     return Timeline(in_order(itertools.chain(*bars.values())), timeline.watched)
 
 
-def record_copies(function: Callable[[], Any], times: int = 7) -> Timeline:
+def record_copies(function: Callable[[], Any], times: int = 15) -> Timeline:
     """Record a function that computes and copies, and return its timeline, numbered.
 
     Of several recordings it is the one that is shortest, its bars counted as well: what disturbs a

@@ -197,7 +197,7 @@ class Claim:
 
     @property
     def rows(self) -> list[Quantity]:
-        """What its table shows: what is tested, and then what the sentence says beside that."""
+        """The rows of its table, what is tested first, then what the sentence says beside that."""
         rows = [predicate.quantity for predicate in self.predicates]
         if not self.needs:
             tested = {row.samples for row in rows}
