@@ -64,8 +64,8 @@ KINDS = {
         f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
-        "waits inside a call for the device",
-        "Python is ahead of the device here, and the device is what takes the time.",
+        "is inside a call while the device works",
+        "A call waits if the queue is full, or copies its arguments; the device goes on meanwhile.",
         _CHAPTER,
     ),
 }

@@ -54,6 +54,16 @@ def test_free_cores_ask_how_crowded_so_many_cores_are(monkeypatch):
     assert asked.needs == "3 free CPU cores"
 
 
+@pytest.mark.parametrize(
+    ("crowded", "said"), [((1.1,), 1.1), ((1.9, 1.0), 1.0), ((1.9, 1.7), 1.7), ((1.4, 1.9), 1.4)]
+)
+def test_free_cores_look_once_more_before_they_say_no(monkeypatch, crowded, said):
+    looks = iter(crowded)
+    monkeypatch.setattr(_cores, "crowding", lambda threads: next(looks))
+    assert free_cores(2).probe() == said
+    assert next(looks, None) is None
+
+
 def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):
     together, sha512, lengths = threading.Barrier(3, timeout=60), hashlib.sha512, []
 

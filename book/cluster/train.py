@@ -1,6 +1,7 @@
 """Train a perceptron on all devices of all processes, and go on from the last checkpoint.
 
     python -m d2lpar run -n 4 train.py FOLDER
+    python train.py --alone FOLDER
 
 However many processes a launcher starts, they train the same network on the same rows; the devices
 along the data axis have to divide ROWS. All processes must be able to read and write FOLDER.
@@ -9,7 +10,6 @@ along the data axis have to divide ROWS. All processes must be able to read and 
 import argparse
 import logging
 import math
-import os
 import sys
 from functools import partial
 from pathlib import Path
@@ -21,9 +21,6 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType
 
-# Without a launcher, initialize() raises. Do not catch that error instead of looking here: under a
-# launcher that JAX does not know, each process would train alone.
-RANKS = "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX", "D2LPAR_PROCESS"
 EXAMPLES, ROWS, INPUTS, HIDDEN, RATE = 1000, 64, 8, 32, 0.05
 SAVED = 200  # The exit status after SIGTERM: that of no signal, and srun returns the highest.
 log = logging.getLogger("train")
@@ -124,14 +121,17 @@ def main():
     parser.add_argument("folder", type=Path, help="where the checkpoints are")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
+    parser.add_argument("--alone", action="store_true", help="one process, without a launcher")
     asked = parser.parse_args()
-    if any(name in os.environ for name in RANKS):
+    if not asked.alone:
+        # Under a launcher that JAX does not know, it raises. Do not catch that:
+        # each process would train alone, into the same folder.
         jax.distributed.initialize()
     rank, count = jax.process_index(), jax.process_count()
     form = f"%(asctime)s {rank}/{count} %(message)s"
     logging.basicConfig(format=form, force=True)  # Orbax has set it up, too.
     log.setLevel(logging.WARNING if rank else logging.INFO)
-    if train(**vars(asked)):
+    if train(asked.folder, asked.steps, asked.save_every):
         log.warning("saved after SIGTERM; start all processes again")
         sys.exit(SAVED)
 

@@ -184,11 +184,11 @@ def plot_speed_ups(
     """
     axes = plt.figure(figsize=(WIDTH, 2.9)).add_subplot()
     axes.axhline(1, color=COLORS["model"], lw=1)
-    looks = (("window", "o"), ("none", "s"), ("barrier", "^"))
-    for (way, ratios), (role, marker) in zip(measured.items(), looks, strict=False):
+    looks = (("window", "o", 0.95), ("none", "s", 1), ("barrier", "^", 1.05))
+    for (way, ratios), (role, marker, aside) in zip(measured.items(), looks, strict=False):
         axes.plot(rows, predicted[way], "--", color=COLORS[role], lw=1.2)
         axes.errorbar(
-            rows,
+            [aside * count for count in rows],  # So that no bar hides another.
             [ratio.median for ratio in ratios],
             yerr=error_bars(ratios),
             fmt=marker,

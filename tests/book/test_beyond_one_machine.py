@@ -78,7 +78,7 @@ def test_each_way_to_sum_has_points_and_a_line_of_one_color_and_the_rows_are_wri
     assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "4,096"]
     one, *lines = axes.lines
     assert set(one.get_ydata()) == {1}
-    predicted = [line for line in lines if line.get_linestyle() == "-"]
+    predicted = [line for line in lines if line.get_linestyle() == "--"]
     assert [list(line.get_ydata()) for line in predicted] == [[1, 2], [0.5, 1]]
     points = [container.lines[0].get_color() for container in axes.containers]
     assert points == [line.get_color() for line in predicted]

@@ -460,6 +460,20 @@ def test_the_last_checkpoint_is_written_when_the_loop_fails():
     assert len(saved) == 1
 
 
+def test_a_checkpoint_that_cannot_be_written_is_told_also_when_the_loop_fails():
+    def fail(state):
+        raise OSError("the disk is full")
+
+    def training():
+        with recipe("in_background")(fail) as save_later:
+            save_later(jnp.ones(2))
+            raise ZeroDivisionError
+
+    with pytest.raises(OSError, match="full") as told:
+        training()
+    assert isinstance(told.value.__context__, ZeroDivisionError)
+
+
 # --- In several processes -------------------------------------------------------------------
 
 

@@ -472,7 +472,8 @@ def _look_at(case: _Case, word: str, right: str) -> str:
     if right == "inconclusive":
         return (
             "If the median were the bound, each sample would be the toss of a fair coin. How often "
-            f"do {case.count} coins fall like that, or even more to one side?"
+            f"do {case.count} coins fall like that, or even more to this side? Each side may be "
+            f"wrong with a probability of {in_percent((1 - case.level) / 2)}."
         )
     return (
         f"How far off a sample is does not matter, only on which side. How often do {case.count} "
