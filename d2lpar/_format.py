@@ -30,16 +30,25 @@ def format_value(value: float, unit: str, digits: int = 3) -> str:
         return f"{value:.0f} {unit}".rstrip()
     if unit == "s" and abs(value) < 0.9995e-9:  # No clock sees that; a model may be fitted to it.
         return "under 1 ns"
-    prefixes = _PREFIXES[unit]
     # What rounds up to the next prefix gets it: 999.6 ms is 1 s, and so is 996 ms in two digits.
-    rounds_up = 1 - 0.5 * 10.0**-digits
-    fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= rounds_up * scale)
-    scale, symbol = next(fits, prefixes[-1])
+    scale, symbol = prefix_of(value, unit, rounds_up=1 - 0.5 * 10.0**-digits)
     if abs(scaled := value / scale) >= 1000:  # A count keeps its digits, and gets no exponent.
         return f"{scaled:.0f} {symbol}".rstrip()
     rounded = float(f"{scaled:.{digits}g}")
     number = f"{rounded:.0f}" if abs(rounded) >= 100 else f"{rounded:g}"
     return f"{number} {symbol}".rstrip()
+
+
+def prefix_of(value: float, unit: str, rounds_up: float = 1.0) -> tuple[float, str]:
+    """Return the largest of a unit's multiples that a value reaches, or a share of which it does.
+
+    Example:
+        >>> prefix_of(0.0123, "s"), prefix_of(7, "")
+        ((0.001, 'ms'), (1.0, ''))
+    """
+    prefixes = _PREFIXES[unit]
+    fits = ((scale, symbol) for scale, symbol in prefixes if abs(value) >= rounds_up * scale)
+    return next(fits, prefixes[-1])
 
 
 def plural(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from d2lpar._errors import RenamedAttributes
-from d2lpar._format import UNITS, as_table, format_value, interval_bar, plural
+from d2lpar._format import UNITS, as_table, format_value, interval_bar, plural, prefix_of
 
 LEVEL = 0.95
 """The confidence with which something is said of a quantity."""
@@ -268,12 +268,17 @@ class Quantity(RenamedAttributes):
 
         Args:
             spec: Nothing for two digits and the unit (a count is written out), `"%"` for a share in
-                percent, or what Python has for a number, such as `".2f"`.
+                percent, or what Python has for a number, such as `".2f"`; the unit stands behind.
+
+        Example:
+            >>> f"{Quantity('step', (0.0123,), 's'):.2f}"
+            '12.30 ms'
         """
         if spec == "%":
             return f"{format_value(100 * self.median, '', digits=2)} %"
         if spec:
-            return format(self.median, spec)
+            scale, symbol = prefix_of(self.median, self.unit)
+            return f"{format(self.median / scale, spec)} {symbol}".rstrip()
         is_count = (self.exact or self.once) and not self.unit and self.median.is_integer()
         return format_value(self.median, self.unit, digits=3 if is_count else 2)
 
@@ -396,7 +401,7 @@ def certainty_of(*quantities: Quantity) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Predicate(RenamedAttributes):
     """A comparison of a quantity's interval with a bound; true, false, or undecided.
 
@@ -431,6 +436,17 @@ class Predicate(RenamedAttributes):
         if holds:
             return "seen" if self.quantity.once else "holds"
         return "fails" if fails else "inconclusive"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the whole interval agrees, for an `assert`; False if that is undecided.
+
+        Example:
+            >>> times = Quantity("step", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
+            >>> (times > 0.5).holds, (times > 2).holds
+            (True, False)
+        """
+        return self.verdict == "holds"
 
     def margin(self, value: float | None = None) -> float:
         """Return how far a value is from the bound, in units of the bound; below 0 it fails.
@@ -480,7 +496,8 @@ class Predicate(RenamedAttributes):
         # neither true nor false.
         raise TypeError(
             "A comparison of measured quantities can be undecided, so it has no truth value. "
-            "Pass it to claim(), read its .verdict, or use quantity.between(low, high)."
+            "Write .holds behind it, as in `assert (time < 0.5).holds`, or read its .verdict; for "
+            "two bounds, use quantity.between(low, high)."
         )
 
     def describe(self, percent: bool = False) -> str:
@@ -500,3 +517,6 @@ class Predicate(RenamedAttributes):
     def __str__(self) -> str:
         # Without the remarks of an overlap score.
         return f"{Quantity.__repr__(self.quantity)}; claimed: {self.describe()}"
+
+    def __repr__(self) -> str:
+        return f"{self}: {self.verdict}"

@@ -114,7 +114,7 @@ class Finding:
     detail: str = ""
 
 
-@dataclass
+@dataclass(repr=False)
 class Watched:
     """What `watch` has seen; complete when its block has ended.
 
@@ -208,7 +208,7 @@ class Watched:
         except (KeyError, TypeError, json.JSONDecodeError) as error:
             raise ValueError(f"This is no report of watch: {error!r}.") from error
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         lines = list(self._head())
         for found in self.findings:
             lines += ["", f"{self.loss(found):6.1%} lost  {found.place}  {found.place.code}"]

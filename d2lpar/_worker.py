@@ -145,10 +145,14 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
     call, sources, keep = pickle.loads(request)
     for file, lines in sources.items():
         linecache.cache[file] = sum(map(len, lines)), None, lines, file
-    function, args = pickle.loads(call)
-    # A name for what has been kept stands in for it, also for the function.
-    function, *args = (kept[it.number] if isinstance(it, Kept) else it for it in (function, *args))
-    result = function(*args)
+    function, args, kwargs = pickle.loads(call)
+
+    def found(it: Any) -> Any:
+        # A name for what has been kept stands in for it, also for the function.
+        return kept[it.number] if isinstance(it, Kept) else it
+
+    named = {name: found(it) for name, it in kwargs.items()}
+    result = found(function)(*map(found, args), **named)
     if keep is not None:
         kept[keep.number] = result
         result = None

@@ -183,6 +183,7 @@ class Workers(RenamedAttributes):
         timeout: float | None = 60.0,
         stalled_after: float | None = None,
         return_exceptions: bool = False,
+        **kwargs: Any,
     ) -> list[Any]:
         """Call a function in all processes at once, and return what each has returned.
 
@@ -201,6 +202,7 @@ class Workers(RenamedAttributes):
                 wait for a long computation does not. None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
+            **kwargs: Passed on as well, by name; those above are never.
 
         Returns:
             Their results, in the order of the processes.
@@ -210,13 +212,18 @@ class Workers(RenamedAttributes):
                 sent; it says which and why, and what that one has printed last. After a timeout or
                 a death all are ended, and these workers cannot be used again.
         """
-        outcomes = self._ask(function, args, timeout, stalled_after=stalled_after)
+        outcomes = self._ask(function, args, kwargs, timeout, stalled_after=stalled_after)
         if not return_exceptions:
             self._check(outcomes, getattr(function, "__name__", "run"))
         return outcomes
 
     def keep(
-        self, function: Callable[..., Any] | Kept, /, *args: Any, timeout: float | None = 60.0
+        self,
+        function: Callable[..., Any] | Kept,
+        /,
+        *args: Any,
+        timeout: float | None = 60.0,
+        **kwargs: Any,
     ) -> Kept:
         """Call a function in all processes, and have each keep what it returns.
 
@@ -224,6 +231,7 @@ class Workers(RenamedAttributes):
             function: As for `run`; what it returns is not sent, so it may be anything.
             *args: As for `run`.
             timeout: As for `run`.
+            **kwargs: As for `run`.
 
         Returns:
             What to pass to later calls in its place.
@@ -233,7 +241,7 @@ class Workers(RenamedAttributes):
         """
         self._kept += 1
         kept = Kept(self._token, self._kept)
-        self._check(self._ask(function, args, timeout, keep=kept), "keep")
+        self._check(self._ask(function, args, kwargs, timeout, keep=kept), "keep")
         return kept
 
     def diagnose(self) -> str:
@@ -266,6 +274,7 @@ class Workers(RenamedAttributes):
         self,
         function: Callable[..., Any] | Kept,
         args: tuple,
+        kwargs: dict[str, Any],
         timeout: float | None,
         keep: Kept | None = None,
         stalled_after: float | None = None,
@@ -275,11 +284,12 @@ class Workers(RenamedAttributes):
         for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
             if value is not None:
                 require_seconds(name, value)
-        if any(isinstance(it, Kept) and it.workers != self._token for it in (function, *args)):
+        sent = function, *args, *kwargs.values()
+        if any(isinstance(it, Kept) and it.workers != self._token for it in sent):
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
-        request = pickle.dumps((*_pickled((function, args)), keep))
+        request = pickle.dumps((*_pickled((function, args, kwargs)), keep))
         with self._lock:
             try:
                 for worker in self._workers:

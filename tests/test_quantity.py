@@ -78,10 +78,12 @@ def test_widely_spread_samples_carry_a_warning():
 )
 def test_a_comparison_looks_at_the_whole_interval(predicate, verdict):
     assert predicate.verdict == verdict
+    assert predicate.holds == (verdict == "holds")
+    assert repr(predicate) == f"{predicate}: {verdict}"
 
 
 def test_a_chained_comparison_does_not_drop_its_first_half():
-    with pytest.raises(TypeError, match=r"no truth value.*quantity\.between\(low, high\)"):
+    with pytest.raises(TypeError, match=r"no truth value.*\.holds.*quantity\.between\(low, high\)"):
         _ = 1 < TEN < 20
 
 
@@ -260,6 +262,8 @@ def test_dividing_by_a_number_divides_each_sample():
         (Quantity("m", (8_388_608,), "B"), "", "8.4 MB"),
         (Quantity("ratio", (1.7321,)), "", "1.7"),
         (Quantity("ratio", (1.7321,)), ".2f", "1.73"),
+        (Quantity("time", (0.0012346,), "s"), ".2f", "1.23 ms"),
+        (Quantity("memory", (2_500_000.0,), "B"), ".0f", "2 MB"),
         (Quantity("share", (0.0413,)), "%", "4.1 %"),
         (Quantity("share", (0.0,)), "%", "0 %"),
         (Quantity("odd and even", (1, 2, 6), "s"), "", "2 s"),

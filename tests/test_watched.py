@@ -16,6 +16,7 @@ def watched():
 
 def test_the_report_says_where_how_long_and_what_to_do(watched):
     text = str(watched)
+    assert repr(watched) == text  # As IPython shows it.
     assert "Watched for 3 s, of which the start took 1 s" in text
     assert "CPU 0 had nothing to do for 50% of that (40% to 60%)." in text
     assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text

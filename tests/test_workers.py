@@ -64,7 +64,7 @@ def sum_over_all(value):
 
 def test_each_result_comes_back_in_the_order_of_the_processes(shared):
     assert shared.run(number) == [0, 1]
-    assert shared.run(lambda base: base + number(), 5) == [5, 6]
+    assert shared.run(lambda base, more=0: base + more + number(), 5, more=10) == [15, 16]
 
 
 def test_they_compute_together(shared):
@@ -74,7 +74,8 @@ def test_they_compute_together(shared):
 def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
     locks = shared.keep(__import__("threading").Lock)  # Cannot be sent.
     assert shared.run(lambda lock: lock.acquire(False), locks) == [True, True]
-    assert shared.run(lambda lock: lock.locked(), locks) == [True, True]
+    assert shared.run(lambda lock: lock.locked(), lock=locks) == [True, True]
+    assert shared.run(lambda same: same, same=shared.keep(number, timeout=9)) == [0, 1]
 
 
 def test_what_they_print_is_shown_with_their_number(shared, capfd):
