@@ -20,7 +20,7 @@ class FakeConnection:
 
 
 def request(function, *args, keep=None):
-    return pickle.dumps((*_pickled((function, args)), keep))
+    return pickle.dumps((*_pickled((function, args, {})), keep))
 
 
 def test_what_is_kept_stays_and_stands_in_for_an_argument():
