@@ -495,7 +495,7 @@ STALE = Quantity("measured before", range(9))
             "too narrow for one of 5",
         ),
         (lambda times: (times["a"].total, STALE > 1)[1], "too narrow for one of 5"),
-        (STALE > 1, "until must be a function of what is measured, found Predicate"),
+        (STALE > 1, "until must be a function of what is measured, found .*claimed: "),
     ],
 )
 def test_a_question_that_no_measurement_can_answer_is_refused(until, message):
