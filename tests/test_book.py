@@ -314,6 +314,13 @@ def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(html, pat
     assert (ROOT / link).exists()
 
 
+def test_the_first_page_explains_every_badge(html):
+    page = (html / "book" / "index.html").read_text()
+    _, _, table = page.partition("What the verdicts mean")
+    for words in (*claims.VERDICTS.values(), "holds on an H200"):
+        assert f">{words}</span>" in table
+
+
 def test_the_status_page_lists_every_claim(html):
     status = (html / "book" / "status.html").read_text()
     assert f"Claims: {sum(len(claims_of(path)) for path in NOTEBOOKS)} (" in status

@@ -303,10 +303,10 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline whose bars bear numbers, so that one can tell which belong together.
 
-    Each is called by its number in its row; Python's row stays as it is. A copy begins when it has
-    been asked for, the run of its number is over, and so is the copy before; the thread that
-    watches may see that later. Copies that arrive with the one before them, too shortly after it
-    to be seen, share its bar, as "1-5".
+    Each is called by its number in its row; Python's row stays as it is. A copy that a thread has
+    watched for, which may see it late, begins when it has been asked for, the run of its number is
+    over, and so is the copy before. Copies that arrive with the one before them, too shortly after
+    it to be seen, share its bar, as "1-5".
     """
     short = timeline.elapsed * 1e9 / 500
     bars: dict[str, list[Event]] = defaultdict(list)
@@ -314,10 +314,10 @@ def numbered(timeline: Timeline) -> Timeline:
     events = timeline.programs.events
     asked = [e.start for e in events if (e.program, e.operator) == COPY_CALL]
     made = [e.end for e in events if e.operator == ""]
-    begins = iter([max(pair) for pair in zip(asked, made, strict=False)])
+    begins = map(max, asked, made)
     for event in events:
         row = bars[event.device]
-        if event.operator == COPY:
+        if event.operator == COPY and event.device in timeline.watched:
             before = row[-1].end if row else 0
             start = min(event.start, max(before, next(begins, event.start)))
             event = event._replace(start=start, duration=event.end - start)

@@ -245,12 +245,19 @@ def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
 def test_a_copy_begins_when_it_is_asked_for_and_made_and_the_one_before_is_over():
     asked = [event("Python", start, start + 1, *COPY_CALL, run) for run, start in enumerate((2, 3))]
     seen_late = copies((18, 32), (35, 36))
-    shown = numbered(timeline(*asked, *CHAINS, *seen_late))
+    shown = numbered(timeline(*asked, *CHAINS, *seen_late, watched=["CPU 1"]))
     assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(10, 32), (32, 36)]
 
     asked_late = [event("Python", at, at + 1, *COPY_CALL, at) for at in (40, 41)]
-    shown = numbered(timeline(*asked_late, *CHAINS, *copies((45, 50), (52, 54))))
+    seen_late = copies((45, 50), (52, 54))
+    shown = numbered(timeline(*asked_late, *CHAINS, *seen_late, watched=["CPU 1"]))
     assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(40, 50), (50, 54)]
+
+
+def test_a_copy_that_the_profiler_has_seen_begins_when_it_says():
+    asked = [event("Python", start, start + 1, *COPY_CALL, run) for run, start in enumerate((2, 3))]
+    shown = numbered(timeline(*asked, *CHAINS, *copies((18, 32), (35, 36))))
+    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(18, 32), (35, 36)]
 
 
 def test_the_least_disturbed_of_several_recordings_is_shown(monkeypatch):

@@ -287,6 +287,15 @@ def test_many_steps_are_those_of_a_loop_for_a_state_of_several_parts(wrap):
     assert kept["loss"].tolist() == [0, 1, 2, 3]
 
 
+def test_a_state_is_donated_by_many_steps_and_not_by_the_step_inside():
+    many_steps, stacked = recipe("many_steps"), np.stack([*numbered(4)])
+    donating = jax.jit(many_steps.__wrapped__, static_argnums=0, donate_argnums=1)
+    for steps, gone in ((many_steps, False), (donating, True)):
+        state = jnp.zeros(2), jnp.float32(-1)
+        steps(jax.jit(two_parts, donate_argnums=(0, 1)), state, stacked)
+        assert [part.is_deleted() for part in state] == [gone, gone]
+
+
 def test_many_steps_with_a_state_of_one_part_return_it_in_a_tuple():
     (total,), losses = recipe("many_steps")(add, [jnp.zeros(2)], np.stack([*numbered(4)]))
     assert total.tolist() == [6.0 * ROWS] * 2
