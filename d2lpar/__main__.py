@@ -1,4 +1,4 @@
-"""Say what JAX sees here, watch a script, or run it in several processes: `python -m d2lpar`.
+"""Say what JAX sees here; watch, run or compare programs: `python -m d2lpar`.
 
 Nothing is imported before it is needed: `--help` takes no time, and a script imports JAX by itself,
 after it has set the variables that JAX reads then.
@@ -43,12 +43,12 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="d2lpar",
-        description="Say what JAX sees on this machine; or watch a script, or run it in several "
-        "processes; or compare what was seen of them.",
+        description="Say what JAX sees on this machine; or watch a script, run it in several "
+        "processes, or compare two versions of it.",
     )
     parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
     parser.set_defaults(do=show)
-    commands = parser.add_subparsers(metavar="watch | run | merge")
+    commands = parser.add_subparsers(metavar="watch | run | merge | compare")
     watching = commands.add_parser(
         "watch",
         help="run a script, and say which of its lines keep the device waiting",
@@ -119,6 +119,37 @@ def _parser() -> argparse.ArgumentParser:
     )
     merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
     merging.set_defaults(do=lambda asked: merge(asked.files))
+    comparing = commands.add_parser(
+        "compare",
+        help="say which of two versions of a program is faster",
+        description="Say which of two versions of a program is faster, and by how much: from two "
+        "files that Comparison.to_json has written; or of two commits, whose script is run in turn "
+        "and prints that as its last line.",
+        usage="d2lpar compare [-h] [--fail-over SHARE] before.json after.json\n"
+        "       d2lpar compare [-h] [--fail-over SHARE] --before COMMIT [--after COMMIT] "
+        "[--rounds N] [-m] script [arguments]",
+    )
+    comparing.add_argument("--before", metavar="COMMIT", help="run the script of this commit")
+    comparing.add_argument(
+        "--after", metavar="COMMIT", help="and of this one; without it, of the files as they are"
+    )
+    comparing.add_argument(
+        "--rounds", type=int, default=6, metavar="N", help="how often to run each (6)"
+    )
+    comparing.add_argument(
+        "--fail-over",
+        type=share,
+        metavar="SHARE",
+        help="exit with 1 if a result is surely later by more, for example 5%%",
+    )
+    comparing.add_argument(
+        "-m", dest="module", action="store_true", help="the script is a module, as for Python"
+    )
+    comparing.add_argument("script", help="the first file; with --before, a script")
+    comparing.add_argument(
+        "arguments", nargs=argparse.REMAINDER, help="the second file; or what the script is given"
+    )
+    comparing.set_defaults(do=compare, refuse=comparing.error)
     return parser
 
 
@@ -242,6 +273,35 @@ def merge(files: Sequence[Path]) -> int | str:
             return f"{file}: {error}"
     print(f"\n{compared(reports)}", file=sys.stderr)
     return 0
+
+
+def compare(asked: argparse.Namespace) -> int | str:
+    """Say which of two versions is faster, and return the exit status, or what went wrong."""
+    from d2lpar import _versions
+
+    if not asked.before:
+        if asked.after or asked.module or len(asked.arguments) != 1:
+            asked.refuse("give two files, or --before COMMIT and a script")
+        names = asked.script, asked.arguments[0]
+    elif not asked.module and not Path(asked.script).is_file():
+        asked.refuse(f"there is no script {asked.script!r}")
+    try:
+        if asked.before:
+            program = _versions.Program(asked.script, asked.module, asked.arguments)
+            names, runs = _versions.in_turn(program, asked.before, asked.after, asked.rounds)
+            found = _versions.changes_in_turn(runs)
+        else:
+            runs = [(_versions.read(Path(names[0])), _versions.read(Path(names[1])))]
+            found = _versions.changes(*runs[0])
+    except (D2lparError, ValueError, OSError) as error:
+        return str(error)
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    if not found:
+        return f"{names[0]} and {names[1]} have no function in common."
+    print(_versions.report(names, runs, found))
+    over = float("inf") if asked.fail_over is None else 1 + asked.fail_over
+    return int(any(change.is_surely_later(over) for change in found))
 
 
 def share(given: str) -> float:

@@ -16,6 +16,7 @@ rounds in which it was not are dropped before anything is derived from the other
 import contextlib
 import html
 import itertools
+import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ import jax
 import numpy as np
 
 from d2lpar._cores import Control
-from d2lpar._devices import device_name
+from d2lpar._devices import device_name, this_machine, versions
 from d2lpar._errors import (
     CompilationError,
     RenamedAttributes,
@@ -94,6 +95,28 @@ class Measurement(RenamedAttributes):
         lines += [f"  caution: {warning}" for warning in self.warnings]
         return "\n".join(lines)
 
+    def to_json(self) -> str:
+        """Return it as one line of JSON, to be read again by `from_json`: all samples, in seconds.
+
+        The line is that of a `Comparison` of one function, so `python -m d2lpar compare` reads it.
+        """
+        return Comparison([self], self.total.level).to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Measurement":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else, or a comparison of several functions.
+        """
+        measured = list(Comparison.from_json(text).values())
+        if len(measured) != 1:
+            raise ValueError(
+                f"This is a comparison of {len(measured)} functions: read it with "
+                "Comparison.from_json."
+            )
+        return measured[0]
+
     @property
     def _remarks(self) -> list[str]:
         """What the intervals beside the medians do not say."""
@@ -101,6 +124,10 @@ class Measurement(RenamedAttributes):
 
     def _repr_html_(self) -> str:
         return _times_table([self], self._remarks)
+
+
+_SAID_OF_ALL = ("machine", "level", "dropped_rounds", "needs")
+"""What is said of all measurements of a comparison together."""
 
 
 class Comparison(dict[str, Measurement], RenamedAttributes):
@@ -112,6 +139,7 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
         dropped_rounds: How many rounds do not count, since the control did not hold in them.
         needs: What the machine lacked, if fewer than nine rounds count. Then what it holds is of
             all rounds, to be looked at, and nothing should be claimed of it.
+        machine: What they were measured on, in words; this machine if None.
     """
 
     OLD_NAMES: ClassVar[dict[str, str]] = {
@@ -126,11 +154,21 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
         level: float = LEVEL,
         dropped_rounds: int = 0,
         needs: str | None = None,
+        machine: str | None = None,
     ) -> None:
         super().__init__((measurement.name, measurement) for measurement in measurements)
         self.level: float = level
         self.dropped_rounds: int = dropped_rounds
         self.needs: str | None = needs
+        self._machine = machine
+
+    @property
+    def machine(self) -> str:
+        """What it was measured on, in words: the processor, JAX's devices, and its version."""
+        if self._machine is None:
+            here = this_machine().rows
+            self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {versions()['jax']}"
+        return self._machine
 
     def ratio(self, over: str, under: str, of: str = "total") -> Quantity:
         """Divide a quantity of one function by that of another, round by round.
@@ -151,6 +189,61 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
                 raise KeyError(f"There is no function {name!r}; there are {', '.join(self)}.")
         label = {"total": "time", "dispatch": "time of dispatch"}.get(of, of)
         return (self[over][of] / self[under][of]).rename(f"{label}, {over} over {under}")
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, to be read again by `from_json`.
+
+        It has all samples, in seconds and bytes, and says on what machine they were taken. Two such
+        files, of two versions of a program, are what `python -m d2lpar compare` reads.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> x = jnp.ones((100, 100))
+            >>> times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x})
+            >>> again = Comparison.from_json(times.to_json())
+            >>> again["sum"].total.samples == times["sum"].total.samples
+            True
+        """
+        measured = [
+            {
+                "name": measurement.name,
+                "dispatch": measurement.dispatch.as_dict(),
+                "total": measurement.total.as_dict(),
+                "observed": {name: q.as_dict() for name, q in measurement.observed.items()},
+                "warnings": list(measurement.warnings),
+                "devices": sorted(measurement.devices),
+            }
+            for measurement in self.values()
+        ]
+        said = {name: getattr(self, name) for name in _SAID_OF_ALL}
+        return json.dumps(said | {"measurements": measured})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Comparison":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        try:
+            given = json.loads(text)
+            measured = [
+                Measurement(
+                    one["name"],
+                    Quantity(**one["dispatch"]),
+                    Quantity(**one["total"]),
+                    tuple(one["warnings"]),
+                    frozenset(one["devices"]),
+                    {name: Quantity(**quantity) for name, quantity in one["observed"].items()},
+                )
+                for one in given["measurements"]
+            ]
+            return cls(measured, **{name: given[name] for name in _SAID_OF_ALL})
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"This is nothing that Comparison.to_json or Measurement.to_json has written: "
+                f"{error!r}."
+            ) from error
 
     def __repr__(self) -> str:
         lines = [repr(measurement) for measurement in self.values()]

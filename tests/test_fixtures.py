@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from d2lpar import Comparison
+
 LOOP = """
 import jax, jax.numpy as jnp
 
@@ -25,13 +27,31 @@ def test_no_line_of_the_loop_waits(no_waits):
 """
 
 
-def run_pytest(folder, test):
+COMPARES = """
+import jax.numpy as jnp
+import pytest
+from d2lpar import Control
+
+@pytest.mark.parametrize("size", [10, 20])
+def test_speed(compare, size):
+    x = jnp.ones((size, size))
+    times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x}, repeats=6)
+    assert (times.ratio("sum", "product") > 0).holds
+    assert (times["sum"].total > 10).holds
+
+def test_on_a_busy_machine(compare):
+    never = Control(lambda: 2.0, 1.0, "no other program")
+    assert compare({"sum": lambda: jnp.ones(3).sum()}, control=never).needs
+"""
+
+
+def run_pytest(folder, test, *options):
     path = folder / "test_loop.py"
     path.write_text(test, encoding="utf-8")
     # Else it is there twice where d2lpar is installed.
     plugins = ["-p", "d2lpar._fixtures", "-p", "no:cacheprovider"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, path],
+        [sys.executable, "-m", "pytest", "-q", *plugins, *options, path],
         env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         cwd=folder,
         capture_output=True,
@@ -53,10 +73,29 @@ def test_a_loop_that_reads_its_loss_fails_with_the_line_and_shows_nothing_of_our
     assert "_no_waits.py" not in run.stdout
 
 
+def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_process(tmp_path):
+    options = ["-p", "xdist.plugin", "--numprocesses", "1", "--d2lpar-json", "times.json"]
+    run = run_pytest(tmp_path, COMPARES, *options)
+    assert run.returncode == 1, run.stdout
+    assert "2 failed, 1 passed" in run.stdout
+    assert "where False = sum, total: " in run.stdout  # With what was measured behind it.
+    shown = run.stdout.partition("d2lpar: when calls return, and when results are ready")[2]
+    assert "test_loop.py::test_speed[10]\nsum, 6 repeats\n  dispatch" in shown
+    assert "Too few rounds count: this needs no other program." in shown
+    times = Comparison.from_json((tmp_path / "times.json").read_text())
+    assert sorted(times) == [
+        f"test_loop.py::test_speed[{size}]: {name}"
+        for size in (10, 20)
+        for name in ("product", "sum")
+    ]
+
+
 def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():
     project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
     (name,) = project["project"]["entry-points"]["pytest11"].values()
-    assert hasattr(importlib.import_module(name), "no_waits")
+    fixtures = importlib.import_module(name)
+    assert hasattr(fixtures, "no_waits")
+    assert hasattr(fixtures, "compare")
 
 
 def test_a_test_without_them_does_not_import_jax(tmp_path):

@@ -1,0 +1,368 @@
+"""Compare two versions of a program: two files of what was measured, or two commits in turn.
+
+How it works. A script prints what it has measured as JSON. Of two files, the ratio of two times is
+the median of all ratios of a sample of the one to a sample of the other, and its interval comes
+from the exact distribution of the rank sum (Hodges and Lehmann's estimate, and Moses' interval: M.
+Hollander, D. A. Wolfe and E. Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and
+4.3). That covers how the samples of a run vary, and not how runs do: what the processor's clock,
+other programs and the placing of memory do to a whole run. So two commits are run in turn, each
+time in a new process, in reversed order in every other round; then a round has one ratio, and what
+is said is of those.
+"""
+
+import contextlib
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from d2lpar import _run_version
+from d2lpar._errors import D2lparError, require_count
+from d2lpar._format import format_value, plural
+from d2lpar._measurement import Comparison
+from d2lpar._quantity import LEVEL, Quantity, in_percent
+
+TIMES = {"total": "the result is ready", "dispatch": "the call returns"}
+"""How the two times of a measurement read."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a quantity of one function differs between two versions of a program.
+
+    Attributes:
+        function: The name of the function.
+        what: `"total"`, `"dispatch"`, or what was observed.
+        before: The median of the one version, in `unit`.
+        after: That of the other.
+        unit: `"s"`, `"B"` or `""`.
+        ratio: After over before.
+        interval: Of the ratio; infinite where there is none.
+        needs: What the machine lacked; then nothing is claimed.
+    """
+
+    function: str
+    what: str
+    before: float
+    after: float
+    unit: str
+    ratio: float
+    interval: tuple[float, float]
+    needs: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What can be said of it: faster, slower (of a time), less, more, or that it is open."""
+        low, high = self.interval
+        less, more = ("faster", "slower") if self.unit == "s" else ("less", "more")
+        if self.needs:
+            return f"needs {self.needs}"
+        return less if high < 1 else more if low > 1 else "undecided"
+
+    def is_surely_later(self, over: float) -> bool:
+        """Say whether a result surely takes more than so many times as long as before."""
+        return self.what == "total" and not self.needs and self.interval[0] > over
+
+    def __str__(self) -> str:
+        numbers = [format_value(value, self.unit) for value in (self.before, self.after)]
+        low, high = self.interval
+        sure = f"{low:.3g} to {high:.3g}" if np.isfinite(high - low) else "too few for an interval"
+        label = TIMES.get(self.what, self.what)
+        left = f"  {label:<20} {numbers[0]:>9} -> {numbers[1]:<9}"
+        return f"{left} {self.ratio:6.3g} times ({sure}): {self.verdict}"
+
+
+# --- Two files --------------------------------------------------------------------------------
+
+
+def read(file: Path) -> Comparison:
+    """Return what a file holds.
+
+    Raises:
+        ValueError: If it is no file that `to_json` has written.
+        OSError: If it cannot be read.
+    """
+    try:
+        return Comparison.from_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(
+            f"{file}: {error} Let the program write it: "
+            f"Path({file.name!r}).write_text(times.to_json())."
+        ) from error
+
+
+def changes(before: Comparison, after: Comparison) -> list[Change]:
+    """Return how what two runs have in common differs, from the samples of the two runs alone."""
+    needs = before.needs or after.needs
+    found = []
+    for function, what in in_common(before, after):
+        old, new = before[function][what], after[function][what]
+        ratio, interval = ratio_of(new, old)
+        medians = old.median, new.median
+        found.append(Change(function, what, *medians, old.unit, ratio, interval, needs))
+    return found
+
+
+def in_common(*runs: Comparison) -> list[tuple[str, str]]:
+    """Return what was measured in every run: functions, and for each the quantities."""
+    first, *others = runs
+    return [
+        (function, what)
+        for function, measured in first.items()
+        for what in ("total", "dispatch", *measured.observed)
+        if all(
+            function in run and (what in TIMES or what in run[function].observed) for run in others
+        )
+    ]
+
+
+def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
+    """Return the ratio of two quantities that were not measured in turn, and its interval."""
+    over, under = np.array(new.samples), np.array(old.samples)
+    if not (np.all(over > 0) and np.all(under > 0)):
+        return np.nan, (-np.inf, np.inf)
+    ratios = np.sort(np.divide.outer(over, under), axis=None)
+    outside = (1 - max(new.level, old.level)) / 2
+    k = int(np.searchsorted(np.cumsum(rank_sums(len(over), len(under))), outside, side="right"))
+    interval = (ratios[k - 1], ratios[-k]) if k else (-np.inf, np.inf)
+    return float(np.median(ratios)), (float(interval[0]), float(interval[1]))
+
+
+def rank_sums(m: int, n: int) -> np.ndarray:
+    """Return the probability of each value of Mann and Whitney's U, if m and n samples are alike.
+
+    Shape: (m n + 1,). The last sample in order is one of the m or one of the n (H. B. Mann and
+    D. R. Whitney, 1947, On a test of whether one of two random variables is stochastically larger
+    than the other, Annals of Mathematical Statistics 18, equation 5).
+
+    Example:
+        >>> rank_sums(1, 2)
+        array([0.33333333, 0.33333333, 0.33333333])
+    """
+    row = [np.eye(1, m * n + 1)[0] for _ in range(n + 1)]  # Without any of the m, U is 0.
+    for i in range(1, m + 1):
+        for j in range(n + 1):
+            exceeds = np.roll(row[j], j)  # One of the m is last, and exceeds all j.
+            row[j] = (i * exceeds + (j * row[j - 1] if j else 0)) / (i + j)
+    return row[n]
+
+
+# --- Two commits, in turn ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a program: the files of a commit, or those that lie here.
+
+    Attributes:
+        name: What to call it.
+        folder: Where the root of its repository is.
+        others: The repository whose modules it must not import; none if it is itself that one.
+    """
+
+    name: str
+    folder: Path
+    others: Path | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run of each version, as Python would."""
+
+    name: str
+    is_module: bool
+    arguments: Sequence[str]
+
+    def within(self, repository: Path) -> Path | None:
+        """Return where the script lies in the repository; None if outside, or if it is a module."""
+        script = Path(self.name).resolve()
+        inside = not self.is_module and script.is_relative_to(repository)
+        return script.relative_to(repository) if inside else None
+
+    def run(self, version: Version, repository: Path) -> Comparison:
+        """Run it in the folder of a version, and return what it has printed last.
+
+        Raises:
+            D2lparError: If it fails, or prints something else.
+        """
+        inside = self.within(repository)
+        name = str(version.folder / inside) if inside else self.name
+        others = str(version.others or "")
+        command = [sys.executable, _run_version.__file__, others, "-m" * self.is_module, name]
+        done = subprocess.run(
+            [*command, *self.arguments],
+            cwd=version.folder / Path.cwd().resolve().relative_to(repository),
+            env=os.environ | {"PYTHONPATH": _python_path(version, repository)},
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            check=False,
+        )
+        if done.returncode:
+            raise D2lparError(
+                f"{self.name} of {version.name} has ended with the exit status {done.returncode}."
+            )
+        *_, last = done.stdout.strip().splitlines() or [""]
+        try:
+            return Comparison.from_json(last)
+        except ValueError as error:
+            raise D2lparError(
+                f"{self.name} of {version.name} has not printed what it measured. Let its last "
+                "line be print(times.to_json()), of what compare or measure returns; it was "
+                f"{last[:200]!r}."
+            ) from error
+
+
+def _python_path(version: Version, repository: Path) -> str:
+    """Return where a version's modules are looked for, before what is installed."""
+    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    moved = [
+        str(version.folder / Path(path).relative_to(repository))
+        if path and Path(path).is_relative_to(repository)
+        else path
+        for path in given
+    ]
+    own = [str(version.folder), str(version.folder / "src")]
+    return os.pathsep.join([*own, *filter(None, moved)])
+
+
+@contextlib.contextmanager
+def versions_of(
+    program: Program, before: str, after: str | None
+) -> Iterator[tuple[Path, Version, Version]]:
+    """Give the repository here and two of its versions, whose files last as long as the block.
+
+    Args:
+        program: What will be run; a commit without the script gets the one that lies here.
+        before: A commit, as git names it.
+        after: Another; the files here, as they are, if None.
+
+    Raises:
+        D2lparError: If there is no repository, or no such commit.
+    """
+    repository = Path(_git("rev-parse", "--show-toplevel")).resolve()
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+
+        def checked_out(commit: str, where: str) -> Version:
+            try:
+                full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+            except D2lparError as error:
+                raise D2lparError(f"git has no commit {commit!r} here.") from error
+            root = Path(folder, where).resolve()
+            _git("clone", "--quiet", "--shared", "--no-checkout", str(repository), str(root))
+            _git("-C", str(root), "checkout", "--quiet", "--detach", full)
+            inside = program.within(repository)
+            if inside and not (root / inside).exists():
+                (root / inside).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(repository / inside, root / inside)
+            (root / Path.cwd().resolve().relative_to(repository)).mkdir(parents=True, exist_ok=True)
+            return Version(f"{commit} ({full[:7]})", root, repository)
+
+        old = checked_out(before, "before")
+        new = checked_out(after, "after") if after else Version("the files here", repository)
+        yield repository, old, new
+
+
+def _git(*arguments: str) -> str:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise D2lparError("There is no git here, which keeps the two versions.") from error
+    if done.returncode:
+        raise D2lparError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def in_turn(
+    program: Program, before: str, after: str | None, rounds: int
+) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]]]:
+    """Run two versions of a program in turn, each run in a process of its own.
+
+    Args:
+        program: What to run; the last line that it prints is what it has measured.
+        before: A commit.
+        after: Another; the files here if None.
+        rounds: How often to run each. Six have a 95 % interval.
+
+    Returns:
+        The names of the two, and for each round what both have measured.
+
+    Raises:
+        ValueError: If there would be no round.
+        D2lparError: If there is no such commit, or a run fails or prints something else.
+    """
+    require_count("rounds", rounds, at_least=1)
+    with versions_of(program, before, after) as (repository, old, new):
+        pairs = []
+        for number in range(rounds):
+            order = (old, new) if number % 2 == 0 else (new, old)
+            ran = {version: program.run(version, repository) for version in order}
+            pairs.append((ran[old], ran[new]))
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+    return (old.name, new.name), pairs
+
+
+def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
+    """Return how what was measured in every run differs, from a ratio for each round."""
+    runs = [run for pair in pairs for run in pair]
+    needs = next((run.needs for run in runs if run.needs), None)
+    found = []
+    for function, what in in_common(*runs):
+        medians = [[run[function][what].median for run in pair] for pair in pairs]
+        old, new = map(statistics.median, zip(*medians, strict=True))
+        if all(before > 0 for before, _ in medians):
+            ratios = Quantity("ratio", tuple(after / before for before, after in medians))
+            ratio, interval = ratios.median, ratios.interval
+        else:
+            ratio, interval = np.nan, (-np.inf, np.inf)
+        unit = runs[0][function][what].unit
+        found.append(Change(function, what, old, new, unit, ratio, interval, needs))
+    return found
+
+
+# --- The report -------------------------------------------------------------------------------
+
+
+def report(
+    names: tuple[str, str], runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+) -> str:
+    """Return in words how two versions differ, and what a reader should know of that."""
+    lines = [" -> ".join(names)]
+    for function in dict.fromkeys(change.function for change in found):
+        lines += ["", function, *(str(c) for c in found if c.function == function)]
+    lines += ["", *_remarks(names, runs, found)]
+    return "\n".join(lines)
+
+
+def _remarks(
+    names: tuple[str, str], runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+) -> Iterator[str]:
+    pairs = plural(len(runs), "round")
+    levels = sorted({run.level for pair in runs for run in pair})
+    if len(runs) > 1:
+        yield f"In brackets: the {in_percent(LEVEL)} interval of the ratios of {pairs}, in turn."
+    else:
+        yield f"In brackets: the {in_percent(levels[-1])} interval, from the samples of both runs."
+    olds, news = ({name for run in side for name in run} for side in zip(*runs, strict=True))
+    for version, lacking in zip(names, (olds - news, news - olds), strict=True):
+        if lacking:
+            yield f"Only in {version}: {', '.join(sorted(lacking))}."
+    machines = [sorted({run.machine for run in side}) for side in zip(*runs, strict=True)]
+    if machines[0] != machines[1]:
+        yield (
+            "They ran on different machines or versions of JAX, which may be the difference: "
+            f"{', '.join(machines[0])}; and {', '.join(machines[1])}."
+        )
+    if len(runs) == 1:
+        yield (
+            "Caution: these are two runs at two times. What the machine did meanwhile (its clock, "
+            "its temperature, other programs) is in the ratio, and in no interval. Two versions "
+            "that git has can be run in turn: python -m d2lpar compare --before COMMIT script.py"
+        )

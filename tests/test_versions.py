@@ -1,0 +1,306 @@
+"""Two versions of a program: two files, and two commits in turn."""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from d2lpar import Comparison, Measurement, Quantity
+from d2lpar.__main__ import main
+from d2lpar._versions import Program, changes, changes_in_turn, in_common, rank_sums, report
+
+
+def run_of(machine="mine", needs=None, level=0.95, **times):
+    """Return a run in which functions took so many seconds; `(times, bytes)` observes memory."""
+    measured = []
+    for name, given in times.items():
+        samples, memory = given if isinstance(given[0], tuple) else (given, None)
+        total, dispatch = (
+            Quantity(name, tuple(share * s for s in samples), "s", level=level)
+            for share in (1.0, 0.1)
+        )
+        observed = {"memory": Quantity("memory", memory, "B")} if memory else {}
+        measured.append(Measurement(name, dispatch, total, observed=observed))
+    return Comparison(measured, level, 0, needs, machine)
+
+
+SLOW = 2.0, 2.1, 2.2, 1.9, 2.3, 1.8, 2.4, 1.7, 9.0
+FAST = tuple(s / 2 for s in SLOW)
+
+
+def spaced(text):
+    """Return a text without what lines its columns up."""
+    return re.sub(r"(?<=\S) +", " ", text)
+
+
+def verdicts(found):
+    return {(change.function, change.what): change.verdict for change in found}
+
+
+# --- Two files --------------------------------------------------------------------------------
+
+
+def test_a_rank_sum_is_as_probable_as_the_share_of_orders_that_have_it():
+    m, n = 3, 4
+    sums = Counter(
+        sum(place - rank for rank, place in enumerate(places))
+        for places in itertools.combinations(range(m + n), m)
+    )
+    expected = [sums[u] / sum(sums.values()) for u in range(m * n + 1)]
+    np.testing.assert_allclose(rank_sums(m, n), expected)
+
+
+def test_the_interval_of_a_ratio_has_the_ranks_that_the_tables_of_mann_and_whitney_give():
+    # Nine against nine samples, 5 % on both sides: 17 is the largest sum that is significant.
+    assert rank_sums(9, 9)[:18].sum() <= 0.025 < rank_sums(9, 9)[:19].sum()
+    (change, _) = changes(run_of(f=SLOW), run_of(f=FAST))
+    ratios = sorted(a / b for a in FAST for b in SLOW)
+    assert change.interval == pytest.approx((ratios[17], ratios[-18]))
+    assert change.ratio == pytest.approx(np.median(ratios))
+
+
+def test_the_interval_covers_the_true_ratio_at_least_as_often_as_it_says():
+    rng, covered = np.random.default_rng(0), []
+    for _ in range(400):
+        old, new = rng.lognormal(sigma=0.4, size=(2, 9))
+        found = changes(run_of(f=tuple(old)), run_of(f=tuple(0.7 * new)))
+        low, high = found[0].interval
+        covered.append(low <= 0.7 <= high)
+    assert 0.93 < np.mean(covered) < 0.98
+
+
+def test_a_version_is_faster_or_slower_only_if_the_whole_interval_says_so():
+    before = run_of(mended=SLOW, worse=FAST, same=SLOW)
+    after = run_of(mended=FAST, worse=SLOW, same=SLOW[::-1])
+    assert verdicts(changes(before, after)) == {
+        (name, what): verdict
+        for name, verdict in {"mended": "faster", "worse": "slower", "same": "undecided"}.items()
+        for what in ("total", "dispatch")
+    }
+
+
+def test_what_was_observed_is_compared_as_well_and_is_less_or_more():
+    before, after = run_of(f=(SLOW, SLOW)), run_of(f=(SLOW, FAST))
+    assert verdicts(changes(before, after))["f", "memory"] == "less"
+
+
+@pytest.mark.parametrize("samples", [SLOW[:3], (0.0,) * 9])
+def test_of_few_samples_and_of_times_that_are_zero_nothing_is_said(samples):
+    (change, _) = changes(run_of(f=samples), run_of(f=FAST[:3]))
+    assert change.verdict == "undecided"
+    assert "too few" in str(change) or "nan" in str(change)
+
+
+def test_where_too_few_rounds_counted_nothing_is_claimed():
+    (change, _) = changes(run_of(f=SLOW), run_of(f=FAST, needs="2 free cores"))
+    assert change.verdict == "needs 2 free cores"
+    assert not change.is_surely_later(0.0)
+
+
+def test_the_report_says_what_only_one_has_and_that_two_machines_or_two_times_are_no_fair_match():
+    before, after = run_of(f=SLOW, old=SLOW), run_of("another", f=FAST, new=SLOW)
+    assert in_common(before, after) == [("f", "total"), ("f", "dispatch")]
+    said = report(("a.json", "b.json"), [(before, after)], changes(before, after))
+    assert said.startswith("a.json -> b.json\n\nf\n  the result is ready")
+    assert "  the result is ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): faster" in spaced(said)
+    assert "Only in a.json: old.\nOnly in b.json: new.\n" in said
+    assert "different machines or versions of JAX, which may be the difference: mine; and a" in said
+    assert "Caution: these are two runs at two times." in said
+    assert "machines" not in report(("a", "b"), [(before, before)], changes(before, before))
+
+
+def test_a_comparison_and_a_measurement_come_back_from_json_as_they_were():
+    before = run_of(f=(SLOW, SLOW), g=FAST, needs="2 free cores", level=0.99)
+    after = Comparison.from_json(before.to_json())
+    assert "\n" not in before.to_json()
+    assert vars(after) == vars(before)
+    assert repr(after) == repr(before)
+    assert after["f"]["memory"].samples == before["f"]["memory"].samples
+    assert repr(Measurement.from_json(before["g"].to_json())) == repr(before["g"])
+    with pytest.raises(ValueError, match="comparison of 2 functions"):
+        Measurement.from_json(before.to_json())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": [1]}', "null"])
+def test_what_is_no_measurement_is_refused(text):
+    with pytest.raises(ValueError, match="nothing that Comparison"):
+        Comparison.from_json(text)
+
+
+# --- The command ------------------------------------------------------------------------------
+
+
+def d2lpar(*arguments):
+    """Run the command here, and return with what it ends."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(sys, "argv", ["d2lpar", "compare", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+    return stopped.value.code
+
+
+def test_two_files_are_compared_and_what_has_become_slower_can_fail(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, times in {"before": FAST, "after": SLOW}.items():
+        (tmp_path / f"{name}.json").write_text(run_of(f=times).to_json())
+    assert d2lpar("before.json", "after.json") == 0
+    assert ": slower" in capsys.readouterr().out
+    assert d2lpar("--fail-over", "5%", "before.json", "after.json") == 1
+    assert d2lpar("--fail-over", "5%", "after.json", "before.json") == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "words"),
+    [
+        (["one.json"], 2, "give two files, or --before COMMIT and a script"),
+        (["--after", "HEAD", "a", "b"], 2, "give two files, or --before"),
+        (["--before", "HEAD", "none.py"], 2, "there is no script 'none.py'"),
+        (["a.json", "b.json"], "No such file or directory: 'a.json'", ""),
+        (["text.py", "text.py"], "text.py: This is nothing that Comparison.to_json", ""),
+        (["f.json", "g.json"], "f.json and g.json have no function in common.", ""),
+        (["--before", "none", "text.py"], "git has no commit 'none' here.", ""),
+        (["--rounds", "0", "--before", "HEAD", "text.py"], "rounds must be an integer of at", ""),
+    ],
+)
+def test_what_cannot_be_compared_is_said(given, status, words, repository, capsys):
+    (repository / "text.py").write_text("no JSON")
+    for name in "fg":
+        (repository / f"{name}.json").write_text(run_of(**{name: SLOW}).to_json())
+    ended = d2lpar(*given)
+    assert ended == status or status in ended
+    assert words in capsys.readouterr().err
+
+
+# --- Two commits, in turn ---------------------------------------------------------------------
+
+PRINTS = """
+import pathlib, sys, times
+print("hello")
+for file in sys.argv[1:]:
+    with open(file, "a") as log:
+        log.write(times.name)
+print(times.text)
+"""
+
+
+@pytest.fixture
+def repository(tmp_path, monkeypatch):
+    """A repository whose only commit is slow, and whose files are fast; we stand in its folder."""
+    folder = tmp_path / "project"
+    (folder / "benchmarks").mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    git("init", "--quiet", "--initial-branch=main")
+    (folder / "benchmarks" / "bench.py").write_text(PRINTS)
+    commit_times(folder, "s", SLOW)
+    (folder / "times.py").write_text(times_module("f", FAST))
+    return folder
+
+
+def git(*arguments):
+    mine = ["-c", "user.name=d2lpar", "-c", "user.email="]
+    subprocess.run(["git", *mine, *arguments], check=True, capture_output=True)
+
+
+def times_module(name, times):
+    return f"name, text = {name!r}, {run_of(f=times).to_json()!r}"
+
+
+def commit_times(folder, name, times):
+    (folder / "times.py").write_text(times_module(name, times))
+    git("add", "--all")
+    git("commit", "--quiet", "--message", name)
+
+
+def test_two_versions_of_a_program_are_measured_in_turn_and_compared(repository, tmp_path, capfd):
+    program = "import jax, jax.numpy as jnp\nfrom d2lpar import measure\nfrom model import step\n"
+    program += "print(measure(jax.jit(step), jnp.ones((50, 50)), repeats=6).to_json())"
+    (repository / "bench.py").write_text(program)
+    (repository / "model.py").write_text("def step(x):\n    return [x @ x]")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "One product.")
+    (repository / "model.py").write_text("def step(x):\n    return [x @ x, x @ (x + 1)]")
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "bench.py") == 0
+    out, err = capfd.readouterr()
+    head, _, name, ready, returns, *_ = out.splitlines()
+    assert head.startswith("HEAD (")
+    assert head.endswith(") -> the files here")
+    assert name == "step"
+    assert ready.startswith("  the result is ready")
+    assert returns.startswith("  the call returns")
+    assert err == "round 1 of 1\n"
+
+
+def test_six_rounds_decide_in_reversed_order_every_other_time(repository, tmp_path, capsys):
+    log = tmp_path / "log"
+    assert d2lpar("--before", "main", "benchmarks/bench.py", log) == 0
+    assert log.read_text() == "sffssffssffs"
+    said = capsys.readouterr().out
+    assert "0.5 times (0.5 to 0.5): faster" in said
+    assert "the 95 % interval of the ratios of 6 rounds, in turn." in said
+    assert "Caution" not in said
+
+
+def test_two_commits_are_compared_whatever_lies_here_which_stays_as_it_is(repository, capsys):
+    commit_times(repository, "f", FAST)
+    (repository / "times.py").write_text("1 / 0")
+    before = subprocess.check_output(["git", "status", "--short", "--branch"])
+    asked = ["--before", "HEAD", "--after", "HEAD~", "--rounds", "1", "--fail-over", "5%"]
+    assert d2lpar(*asked, "-m", "benchmarks.bench") == 0  # One round has no interval.
+    assert " s 2 times (too few for an interval): undecided" in spaced(capsys.readouterr().out)
+    assert subprocess.check_output(["git", "status", "--short", "--branch"]) == before
+
+
+def test_a_commit_that_has_no_such_script_gets_the_one_that_lies_here(repository, tmp_path):
+    (repository / "new").mkdir()
+    (repository / "new" / "bench.py").write_text(PRINTS)
+    log = tmp_path / "log"
+    path = {"PYTHONPATH": str(repository)}  # Where the script finds `times`, of its own version.
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(os.environ, *path.popitem())
+        patched.chdir(repository / "new")
+        assert d2lpar("--before", "main", "--rounds", "1", "bench.py", log) == 0
+    assert log.read_text() == "sf"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("raise SystemExit(3)", "bench.py of HEAD ({}) has ended with the exit status 3."),
+        ("", "bench.py of HEAD ({}) has not printed what it measured. Let its last line be"),
+        ("print('{{}}')", "it was '{{}}'."),
+        ("import sys; sys.path.insert(0, {here!r}); import times", "has ended with the exit"),
+    ],
+)
+def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
+    line, words, repository, capfd
+):
+    (repository / "bench.py").write_text(line.format(here=str(repository)))
+    git("add", "bench.py")
+    git("commit", "--quiet", "--message", "It fails.")
+    head = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True)[:7]
+    assert words.format(head) in d2lpar("--before", "HEAD", "bench.py")
+    assert ("It has imported times from" in capfd.readouterr().err) == ("import" in line)
+
+
+def test_of_several_rounds_what_all_have_is_compared():
+    rounds = [(run_of(f=SLOW, g=SLOW), run_of(f=FAST))] * 6
+    assert verdicts(changes_in_turn(rounds)) == {
+        ("f", "total"): "faster",
+        ("f", "dispatch"): "faster",
+    }
+
+
+def test_a_script_outside_of_the_repository_is_the_same_for_both(tmp_path, repository):
+    outside = tmp_path / "bench.py"
+    assert Program(str(outside), False, []).within(repository) is None
+    assert Program("benchmarks.bench", True, []).within(repository) is None
+
+
+def test_what_a_file_holds_is_plain_json():
+    assert json.loads(run_of(f=SLOW).to_json())["measurements"][0]["total"]["samples"] == [*SLOW]
