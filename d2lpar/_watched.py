@@ -32,8 +32,8 @@ KINDS = {
     ),
     "device idle": (
         "keeps the device idle",
-        "Do this ahead, in a thread; or let no line wait for the device in each turn, so that it "
-        "has work meanwhile.",
+        "Do this ahead, in a thread; or let no line wait for the device in each iteration, so that "
+        "it has work meanwhile.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "host wait": (

@@ -10,6 +10,7 @@ import d2lpar_charts as charts
 import d2lpar_tables as tables
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -304,6 +305,13 @@ def keep_how_it_works(app, what, name, value, options, lines):
         lines[:] = text[text.index("How it works. ") :].removeprefix("How it works. ").splitlines()
 
 
+def call_attributes_by_their_name():
+    """Have `Attributes:` of a docstring stand under that word; Sphinx writes "Variables"."""
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+
+
 def find_public_name(app, env, node, content):
     """Link a type of a private module under the name of `d2lpar` that it has for users."""
     module, _, name = node["reftarget"].rpartition(".")
@@ -327,6 +335,7 @@ def setup(app):
     app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
+    call_attributes_by_their_name()
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
