@@ -230,4 +230,4 @@ def _changes(old: Compiled, new: Compiled) -> Iterator[str]:
         for a, b in [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b][:1]:
             yield f"a result {b} after {a}"
     elif old.arguments == new.arguments and old.function is not new.function:
-        yield "the same shapes, but another function (made in each turn? make it once)"
+        yield "the same shapes, but another function (made in each iteration? make it once)"

@@ -57,10 +57,11 @@ def free_cores(count: int) -> Control:
         count: How many cores the comparison needs.
 
     Returns:
-        A control whose probe is `crowding`, which has a second try: right after other work, a
-        system may let two threads share a core although another is free. (Two virtual cores may at
-        times be one real core, whose threads share its arithmetic units; then the probe's number
-        is near 1.8, as with products of matrices. With a core for each it is rarely above 1.2.)
+        A control for `compare` or `record_typical`. Its probe times the same work in one thread and
+        in `count` threads at once, and has a second try: right after other work, a system may let
+        two threads share a core although another is free. (Two virtual cores may at times be one
+        real core, whose threads share its arithmetic units; then the ratio of the two times is near
+        1.8, as with products of matrices. With a core for each it is rarely above 1.2.)
     """
 
     def probe() -> float:

@@ -29,7 +29,10 @@ class DeviceError(D2lparError):
 
 
 class CompilationError(D2lparError):
-    """XLA compiled something while the clock was running, so the time means nothing."""
+    """XLA compiled something while the clock was running, so the time means nothing.
+
+    Call the function once before, with arguments of the same shapes, dtypes and devices.
+    """
 
     __module__ = "d2lpar"
 

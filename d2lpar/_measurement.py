@@ -47,7 +47,7 @@ LOOKS = 5
 """How often a comparison that stops when the answer is clear looks at its claim, at most."""
 
 FEWEST_ROUNDS = 9
-"""So few rounds bear an outlier at each end of a 95 % interval."""
+"""With nine samples, the 95 % interval leaves out the smallest and the largest one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -439,7 +439,7 @@ def compare(
 def carried(
     step: Callable[..., Any], state: Any, /, *args: Any, **kwargs: Any
 ) -> Callable[[], Any]:
-    """Make of a step a function without arguments that hands its state from call to call.
+    """Turn a step into a function without arguments that passes its state on from call to call.
 
     So `measure`, `compare`, `record_trace` and `InFlight` can call it again and again, each time on
     the state of the call before, even if it donates that (`donate_argnums=0`). The state that you

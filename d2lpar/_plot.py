@@ -81,7 +81,7 @@ def device_color(name: str) -> str:
 
 
 def use_style() -> None:
-    """Make figures of one look: vector graphics, sized for a phone, on white.
+    """Set matplotlib's style to that of the book: vector graphics, sized for a phone, on white.
 
     The book's style sheet turns them dark in dark mode. Call it once, in a notebook's first cells.
     """
@@ -373,7 +373,8 @@ def plot_curves(
 
     Args:
         xs: The values of the parameter.
-        curves: For each value a quantity, by the name of the curve; up to four.
+        curves: The quantities of each curve, one for each value in `xs`, by the name of the curve;
+            up to four curves.
         xlabel: The parameter.
         ylabel: What was measured.
         xunit: The unit of the parameter, `"s"` or `"B"`, if it has one.

@@ -37,7 +37,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
     if the program uses the profiler itself, that takes precedence.
 
     Args:
-        interval: Seconds between two looks outside the windows.
+        interval: Seconds between two looks at what Python does; in the windows it looks more often.
 
     Yields:
         What has been seen, filled in when the block ends, also by an error.

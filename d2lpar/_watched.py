@@ -32,8 +32,8 @@ KINDS = {
     ),
     "device idle": (
         "keeps the device idle",
-        "Do this ahead, in a thread; or let no line wait for the device in each turn, so that it "
-        "has work meanwhile.",
+        "Do this ahead, in a thread; or let no line wait for the device in each iteration, so that "
+        "it has work meanwhile.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "host wait": (
@@ -91,7 +91,7 @@ class Finding:
 
     Attributes:
         kind: One of `KINDS`: what costs most there.
-        place: Where it stands.
+        place: Where it stands: its `file`, `line` and `code`.
         operation: What Python was at, as it is written there.
         thread: The name of the thread.
         seconds: How long Python was there, after the start.
@@ -119,15 +119,16 @@ class Watched:
     """What `watch` has seen; complete when its block has ended.
 
     Attributes:
-        seconds: How long it watched.
-        start_seconds: How long the start took: imports and first compilations.
+        seconds: For how many seconds it watched.
+        start_seconds: How many of them the start took: imports and first compilations.
         looks: How often it looked at Python.
-        observed_seconds: For how long, after the start, it knew what the devices did.
+        observed_seconds: For how many seconds after the start it knew what the devices did.
         devices: For how many seconds after the start each device was idle, by its name.
-        interval: Between which shares of that time the one that works most was idle (95 %).
+        interval: The 95 % interval of the share of that time, from 0 to 1, for which the busiest
+            device was idle.
         findings: The lines that cost time; those that lost most of it first.
         notes: What else a reader has to know: a switch of JAX, or what could not be seen.
-        collective_seconds: For how long the device that works most was in what it does together
+        collective_seconds: For how many seconds the busiest device was in what it does together
             with others, such as an all-reduce, which ends when all have reached it.
     """
 
@@ -145,24 +146,28 @@ class Watched:
 
     @property
     def judged_seconds(self) -> float:
-        """What comes after the start; shares are of that."""
+        """How many seconds came after the start; all shares are of these."""
         return max(self.seconds - self.start_seconds, 1e-9)
 
     @property
     def idle_seconds(self) -> float:
-        """For how long the device that works most was idle."""
+        """For how many seconds after the start the busiest device was idle."""
         return min(self.devices.values(), default=0.0)
 
     def share(self, finding: Finding) -> float:
-        """Return the share of the time that Python was at a finding's line."""
+        """Return the share of the time, from 0 to 1, that Python was at a finding's line."""
         return finding.seconds / self.judged_seconds
 
     def loss(self, finding: Finding) -> float:
-        """Return the share of the time in which the device was idle for this line."""
+        """Return the share of the time, from 0 to 1, in which the device was idle for this line."""
         return finding.lost / self.judged_seconds
 
     def losses(self, over: float = 0.0) -> list[Finding]:
-        """Return the findings that have surely lost more than a share of the time."""
+        """Return the findings that have surely lost more than a share of the time.
+
+        Args:
+            over: That share, from 0 to 1.
+        """
         return [
             found
             for found in self.findings

@@ -94,7 +94,7 @@ class Workers(RenamedAttributes):
     several threads take turns.
 
     Args:
-        count: How many.
+        count: How many processes.
         devices: How many CPU devices each of them has; None leaves that to what they run. They run
             on CPUs unless `gpus` is set, or with None the variable JAX_PLATFORMS says otherwise.
         pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its

@@ -78,10 +78,15 @@ def test_a_module_that_never_was_is_not_there_as_always():
         importlib.import_module("d2lpar.nothing")
 
 
-def test_the_api_page_has_every_public_name():
-    page = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
-    listed = re.findall(r"auto(?:function|class|exception|data):: d2lpar[\w.]*\.(\w+)\n", page)
-    assert sorted(listed) == sorted(d2lpar.__all__)
+def test_every_public_name_has_one_entry_on_the_pages_of_the_api_and_a_link_to_it():
+    pages = (ROOT / "book" / "api").glob("*.md")
+    text = "".join(page.read_text(encoding="utf-8") for page in pages)
+    listed = re.findall(r"auto(?:function|class|exception|data):: (d2lpar[\w.]*)\n", text)
+    entries = [name.rpartition(".")[2] for name in listed if ".book." not in name]
+    assert sorted(entries) == sorted([*d2lpar.__all__, "Finding"])  # What a `Watched` holds.
+    overview = (ROOT / "book" / "api.md").read_text(encoding="utf-8")
+    linked = re.findall(r"\{py:obj\}`(?:[^`<]*<|~)?d2lpar\.(?:_plot\.)?(\w+)", overview)
+    assert {*linked} == {*d2lpar.__all__}
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))

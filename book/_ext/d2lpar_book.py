@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import sys
 from html import escape
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import d2lpar_charts as charts
 import d2lpar_tables as tables
 from docutils import nodes
 from latex2mathml.converter import convert
+from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
@@ -225,7 +227,7 @@ class LinkToGlossary(SphinxPostTransform):
 
     def run(self, **kwargs):
         """Begin with the longest terms: "dispatch" is part of "asynchronous dispatch"."""
-        if self.env.docname == GLOSSARY or self.env.docname in self.config.d2lpar_no_terms:
+        if self.env.docname.startswith((GLOSSARY, *self.config.d2lpar_no_terms)):
             return
         terms = [
             (title, anchor)
@@ -273,6 +275,43 @@ def skip_fields_of_named_tuples(app, what, name, value, skip, options):
     return True if type(value).__name__ == "_tuplegetter" else None
 
 
+# Functions return these; how one is made is of no use to a reader.
+RESULTS = {
+    "Comparison",
+    "Event",
+    "Finding",
+    "Measurement",
+    "Overlap",
+    "OverlapScore",
+    "Predicate",
+    "Timeline",
+    "Watched",
+}
+
+
+def shorten_signature(app, what, name, value, options, arguments, returns):
+    """Leave out what a result or an error takes; show a default that is a constant as its value."""
+    if what == "exception" or (what == "class" and value.__name__ in RESULTS):
+        return "", None
+    module = vars(sys.modules[getattr(value, "__module__", None) or "builtins"])
+    constant = re.compile(r"(?<== )_?[A-Z][A-Z_]+\b")
+    return constant.sub(lambda name: repr(module[name[0]]), arguments or ""), returns
+
+
+def keep_how_it_works(app, what, name, value, options, lines):
+    """Leave out the first sentence of a module that is private; the page has its own."""
+    if what == "module" and name.startswith("d2lpar._"):
+        text = "\n".join(lines)
+        lines[:] = text[text.index("How it works. ") :].removeprefix("How it works. ").splitlines()
+
+
+def call_attributes_by_their_name():
+    """Have `Attributes:` of a docstring stand under that word; Sphinx writes "Variables"."""
+    for field in PyObject.doc_field_types:
+        if field.name == "variable":
+            field.label = "Attributes"
+
+
 def find_public_name(app, env, node, content):
     """Link a type of a private module under the name of `d2lpar` that it has for users."""
     module, _, name = node["reftarget"].rpartition(".")
@@ -296,7 +335,10 @@ def setup(app):
     app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
+    call_attributes_by_their_name()
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
+    app.connect("autodoc-process-signature", shorten_signature)
+    app.connect("autodoc-process-docstring", keep_how_it_works)
     app.connect("missing-reference", find_public_name)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
