@@ -41,7 +41,7 @@ book:  ## build the book if something has changed; a false claim or a warning st
 	    python .ci/build_book.py $(if $(FORCE),--force)
 
 test: lint book  ## lint, build the book, then run all tests
-	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses logical --maxprocesses 4
+	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses 3  # Many of them wait.
 	$(run) python -m pytest -m timed
 
 lint:  ## check style, formatting and the layers of the package

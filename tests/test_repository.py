@@ -80,7 +80,7 @@ def test_every_command_of_d2lpar_that_a_page_names_is_understood(
 ):
     monkeypatch.chdir(tmp_path)
     if not any(word.endswith((".py", ".json")) for word in command):
-        command = [*command, "train.py"]
+        command = [*command, *(["a.json", "b.json"] if "compare" in command else ["train.py"])]
     monkeypatch.setattr(sys, "argv", command[2:])
     with pytest.raises(SystemExit) as stopped:
         main()

@@ -1,0 +1,54 @@
+import subprocess
+import sys
+
+import pytest
+
+from d2lpar import _run_version
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A function that runs a program in `mine`, whose `model` the one in `others` must not be."""
+    for folder in ("mine", "others"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.py").write_text(f"name = {folder!r}\n")
+
+    def run(program, *command, path=""):
+        (tmp_path / "mine" / "bench.py").write_text(program)
+        return subprocess.run(
+            [sys.executable, _run_version.__file__, str(tmp_path / "others"), *command],
+            cwd=tmp_path / "mine",
+            env={"PYTHONPATH": str(tmp_path / path)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("command", [("", "bench.py"), ("-m", "bench")])
+def test_a_program_runs_as_under_python_with_what_lies_beside_it(run, command):
+    done = run("import sys, model\nprint(__name__, model.name, sys.argv[1:])", *command, "--fast")
+    assert done.stdout == "__main__ mine ['--fast']\n"
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_module_of_the_other_version_is_named(run):
+    done = run(
+        "import sys; sys.path.remove(sys.path[0]); import model", "", "bench.py", path="others"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("It has imported model from /")
+
+
+def test_what_is_installed_there_is_the_same_for_both(run, tmp_path):
+    installed = tmp_path / "others" / ".venv" / "site-packages"
+    installed.mkdir(parents=True)
+    (installed / "library.py").touch()
+    done = run("import library", "", "bench.py", path="others/.venv/site-packages")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_status_of_a_program_is_handed_on(run):
+    assert run("raise SystemExit(3)", "", "bench.py").returncode == 3
