@@ -67,8 +67,8 @@ def experiment_figure(app, docname, name):
     plot_findings(panels)
     alt = f"Points for each source: {'; '.join(panels)}."
     caption = (
-        f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are 95 % intervals. The "
-        "claim holds where it is shaded."
+        f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are intervals, of 95 or "
+        "99 %. The claim holds where it is shaded."
     )
     return figure(app, docname, name, alt, caption)
 

@@ -38,13 +38,14 @@ def claims_table(app, docname, _):
         for claim in claims:
             found = [known.get(claim.key) for known in by_machine.values()]
             tested = next((nearest(c) for c in found if c and not c.needs), None)
-            numbers = ([number_of(c, tested)] for c in found)
+            numbers = (number_of(c, tested) for c in found)
             title = [[claim_link(app, docname, page, claim)]]
             title += [with_code(says(tested))] if isinstance(tested, Predicate) else []
             often = zip(*(runs.repeats.how_often(of, claim.key) for of in repeated), strict=True)
             lines = (dict.fromkeys(words) if len(set(words)) == 1 else words for words in often)
             held = (" \u00b7 ".join(filter(None, words)) for words in lines)
-            rows.append((title, *numbers, [[nodes.Text(unbroken(words))] for words in held]))
+            held = [[nodes.Text(words.replace(" of ", "\u00a0of\u00a0"))] for words in held]
+            rows.append((title, *numbers, held))
     verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
     header = ("Claim", *by_machine, "Held in repeated runs")
     return [
@@ -76,22 +77,22 @@ def says(predicate):
     return f"{predicate.quantity.name}: {predicate.describe()}"
 
 
-SIGNS = {"holds": "\u2713", "seen": "\u2713 once", "fails": "\u2717", "inconclusive": "?"}
+SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
 """How the verdict on a number reads beside it."""
 
 
 def number_of(claim, tested):
-    """Return the decisive number of a claim with its verdict; the bound too, if it is another."""
+    """Return a cell with the decisive number of a claim, and what else was compared there."""
     if not claim:
-        return [nodes.Text("\u2013")]
+        return "\u2013"
     if claim.needs:
-        return verdict("untestable", "not testable")
+        return [verdict("untestable", "not testable")]
     same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
     shown = next(same, nearest(claim))
-    words = verdict(claim.verdict, f"{value_of(shown.quantity)} {SIGNS[claim.verdict]}")
+    words = [verdict(claim.verdict, unbroken(f"{shown.quantity} {SIGNS[claim.verdict]}"))]
     if says(shown) != says(tested):
         same = shown.quantity.name == tested.quantity.name
-        words.append(nodes.Text(unbroken(f" ({shown.describe() if same else says(shown)})")))
+        words.append(with_code(f"({shown.describe() if same else says(shown)})"))
     return words
 
 
@@ -174,7 +175,8 @@ def causes_table(app, docname, _):
             rows.append((link, with_it, found.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
     where = tested_on(runs.tested_pages(app).values()) or "no machine yet"
-    return [nodes.paragraph(text=f"Tested on {where}."), table("causes", header, rows)]
+    made = table("causes", header, rows, stacked=True)
+    return [nodes.paragraph(text=f"Tested on {where}."), made]
 
 
 def tested_on(pages):
@@ -341,7 +343,11 @@ def summary_table(app, docname, _):
         for claimed in experiment.findings:
             cells = {column: [] for column in ("The editions", *machines)}
             for (who, variant), found in judged.items():
-                column, said = (who, variant) if who in cells else ("The editions", who)
+                column, said = (
+                    (who, variant)
+                    if who in cells
+                    else ("The editions", who.replace(" edition", ""))
+                )
                 cells[column].append(
                     [nodes.Text(f"{said}: " * bool(said)), *supports(found[claimed])]
                 )
