@@ -18,14 +18,15 @@ from pathlib import Path
 
 from causes import in_words
 from conditions import busy_processes, commit, on_cores, where
-from run_notebook import ROOT, name_of, notebooks, run_notebook
+from run_notebook import ROOT, name_of, run_notebook
 
-from d2lpar._format import write_whole
+from d2lpar._format import plural, write_whole
 from d2lpar.book.claims import MIME_TYPE, Claim
 from d2lpar.book.results import outputs_of
 
 FILE = ROOT / "book" / "evidence" / "repeats.csv"
 COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
+TOTALS = ["Days", "Commits", "Runs of a page", "Runs in which all held", "All pages together"]
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
@@ -33,9 +34,8 @@ SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
 def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE) -> None:
-    """Repeat some pages, write the report of all that is kept, and print that of these pages."""
+    """Repeat some pages, and print what all runs of them show."""
     rows = repeat(pages, condition, repeats, file)
-    write_whole(file.with_suffix(".md"), report(load(file), list(map(name_of, notebooks()))))
     print(report(rows, list(map(name_of, pages))))
 
 
@@ -105,7 +105,7 @@ def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
     parts = []
     for machine, conditions in sorted(latest(rows, pages).items()):
         shown = {
-            key: [how_often(runs, key) for runs in conditions.values()]
+            key: [", ".join(filter(None, how_often(runs, key))) for runs in conditions.values()]
             for page in pages
             for runs in conditions.values()
             for key in (claims_in(runs[page][-1]) if page in runs else ())
@@ -113,7 +113,7 @@ def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
         parts += [
             f"### {machine}\n",
             table(
-                ["Condition", "Days", "Commits", "Runs of a page", "All claims together"],
+                ["Condition", *TOTALS],
                 [[name, *in_total(runs, pages)] for name, runs in conditions.items()],
             ),
             table(["Claim", *conditions], [[f"`{key}`", *cells] for key, cells in shown.items()]),
@@ -126,30 +126,41 @@ def latest(rows: Iterable[Mapping], pages: list[str]) -> dict[str, dict[str, dic
     found: dict = defaultdict(dict)
     for row in rows:
         if row["page"] in pages:
-            condition = f"LOAD={row['load']} CORES={row['cores']}"
-            if row["devices"] != "0":
-                condition += f" DEVICES={row['devices']}"
-            runs = found[row["machine"]].setdefault(condition, {})
+            runs = found[row["machine"]].setdefault(condition_of(row), {})
             before = runs.get(row["page"], [])
             runs[row["page"]] = [r for r in before if r["commit"] == row["commit"]] + [row]
     return found
 
 
+def condition_of(row: Mapping[str, str]) -> str:
+    """Return under which condition a page ran, in words."""
+    words = plural(int(row["cores"]), "core")
+    if row["devices"] != "0":
+        words += f" as {row['devices']} devices"
+    load = int(row["load"])
+    return f"{words} beside {plural(load, 'busy program')}" if load else f"{words}, quiet"
+
+
 def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
     """Return when the pages ran under a condition, at which commits, and how often all held.
 
-    Pages are repeated one by one and a build runs them all, so that their rates are multiplied.
+    These are the columns of `TOTALS`. Pages are repeated one by one and a build runs them all, so
+    that their rates are multiplied.
     """
     rows = [row for page in runs.values() for row in page]
     days = sorted({row["date"] for row in rows})
     counts = sorted({len(page) for page in runs.values()})
-    rates = [statistics.mean(map(all_held, page)) for page in runs.values()]
-    missing = len(pages) - len(runs)
+    held = {page: sum(map(all_held, found)) for page, found in runs.items()}
+    rates = [held[page] / len(found) for page, found in runs.items()]
+    worst = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
+    missing = plural(len(pages) - len(runs), "page")
     return [
         " to ".join(dict.fromkeys([days[0], days[-1]])),
         ", ".join(f"`{commit}`" for commit in sorted({row["commit"] for row in rows})),
         " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))),
-        f"pages that have not run: {missing}" if missing else f"{math.prod(rates):.0%}",
+        "; ".join([f"{sum(held.values())} of {len(rows)}", *worst]),
+        f"{100 * math.prod(rates):.0f} %"
+        + f", without {missing} that did not run" * (len(runs) < len(pages)),
     ]
 
 
@@ -158,19 +169,17 @@ def all_held(row: Mapping[str, str]) -> bool:
     return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "seen", "untestable"}
 
 
-def how_often(runs: Mapping[str, list[Mapping]], key: str) -> str:
+def how_often(runs: Mapping[str, list[Mapping]], key: str) -> tuple[str, str]:
     """Return how often a claim held where it could be tested, and how far it is from failing."""
     made = [claims_in(row)[key] for page in runs.values() for row in page if key in claims_in(row)]
     tested = [margins for verdict, margins in made if verdict != "untestable"]
     if not tested:
-        return "not testable" if made else "-"
+        return "not testable" if made else "not run", ""
     verdicts = Counter(verdict for verdict, _ in made)
     others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
     parts = [f"{verdicts['holds'] + verdicts['seen']} of {len(tested)}"]
     parts += [f"{count} {what}" for what, count in others.items() if count]
-    if len(tested) > 1:
-        parts.append(sigmas(tested))
-    return ", ".join(parts)
+    return ", ".join(parts), sigmas(tested) if len(tested) > 1 else ""
 
 
 def sigmas(runs: Iterable[list[float]]) -> str:

@@ -356,6 +356,14 @@ def test_every_claim_of_the_book_has_a_cause_that_fits_its_page_and_every_cause_
         counterfactuals.runs_without(page)
 
 
+def test_every_claim_of_the_book_has_a_few_words_of_its_own_and_they_belong_to_a_claim():
+    keys = [key for page in notebooks() for key in claims_of(page)]
+    assert sorted(counterfactuals.IN_SHORT) == sorted(keys)
+    words = list(counterfactuals.IN_SHORT.values())
+    assert len(set(words)) == len(words)
+    assert [said for said in words if len(said) > 62 or said.endswith(".")] == []
+
+
 def test_every_claim_and_page_has_a_result_that_shows_no_defect_and_no_result_lacks_its_claim():
     evidence = causes.load(causes.FILE)
     wrong = [each for page in notebooks() for each in causes.complaints(evidence, page)]

@@ -149,16 +149,14 @@ class RepeatHeads(SphinxPostTransform):
 # --- Results ----------------------------------------------------------------------------------
 
 DIRECTIVES = {
-    "claims-table": tables.claims_table,
-    "build-table": tables.build_table,
-    "machines-table": tables.machines_table,
-    "verdicts-table": tables.verdicts_table,
+    "causes-chart": tables.causes_chart,
     "causes-table": tables.causes_table,
+    "claims-table": tables.claims_table,
+    "repeats-table": tables.repeats_table,
     "conditions-table": tables.conditions_table,
+    "machines-table": tables.machines_table,
     "experiment-table": tables.experiment_table,
     "summary-table": tables.summary_table,
-    "verdicts-chart": charts.verdicts_chart,
-    "causes-chart": charts.causes_chart,
     "experiment-figure": charts.experiment_figure,
     "first-picture": charts.first_picture,
     "badges-table": tables.badges_table,

@@ -1,13 +1,23 @@
 """What this build and other machines have measured, for Sphinx: where the numbers come from."""
 
 import functools
+import importlib
 import json
 import os
+import re
+import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+from d2lpar._format import plural
 from d2lpar.book.originals import EXPERIMENTS
-from d2lpar.book.recorded import FOLDER
+from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
 from d2lpar.book.results import Results, load, page_of, this_run
+
+sys.path.append(str(FOLDER.parents[2] / "evidence"))
+repeats = importlib.import_module("repeats")
+IN_SHORT = importlib.import_module("counterfactuals").IN_SHORT
 
 LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
 
@@ -21,16 +31,29 @@ def executed(app, page):
 
 @functools.cache  # Asked for only when all pages have been read.
 def machines(app):
-    """Return the results of all machines: the recorded ones, and this build's."""
-    recorded = sorted(FOLDER.glob("*.json"))
+    """Return the results of all machines: this build's, then those that are recorded."""
+    recorded = list(map(load, sorted(FOLDER.glob("*.json"))))
+    names = list(map(name_of, recorded))
+    for i, name in enumerate(names):
+        if Counter(names)[name] == 1:  # Or it keeps the name of its file.
+            recorded[i] = replace(recorded[i], name=name)
     pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
     here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
-    return [*map(load, recorded), Results.of(this_run() | here)]
+    return [Results.of(this_run() | here), *recorded]
+
+
+def name_of(results):
+    """Return what to call a machine in the head of a column, such as "H200, 16 cores"."""
+    machine = results.machine
+    kind = re.sub(r"\(R\)|\(TM\)|Intel|AMD|Processor|CPU|@.*", "", machine.processor)
+    if has_gpu(machine.devices):
+        kind = re.sub("^an? ", "", machine_in_words(machine.devices, machine.cores))
+    return f"{' '.join(kind.split())}, {plural(machine.cores, 'core')}"
 
 
 def this_build(app):
     """Return the results of the machine that builds the book."""
-    return machines(app)[-1]
+    return machines(app)[0]
 
 
 def tested_pages(app):
@@ -47,10 +70,17 @@ def causes(app):
 
 
 def sources(app, name):
-    """Return the rows of an experiment by where they come from: editions, then machines."""
-    found = dict(EXPERIMENTS[name].editions)
+    """Return the rows of an experiment by their edition, or by their machine and the variant."""
+    found = {(edition, ""): rows for edition, rows in EXPERIMENTS[name].editions.items()}
     for results in machines(app):
         for kept in results.experiments:
             if kept.experiment == name:
-                found[", ".join(filter(None, [results.name, kept.variant]))] = kept.rows
+                found[results.name, kept.variant] = kept.rows
     return found
+
+
+def repeated(app):
+    """Return the runs of the book's pages that were repeated, by machine, condition and page."""
+    rows = repeats.load(Path(app.srcdir, "book", "evidence", "repeats.csv"))
+    pages = [page.removeprefix("book/") for page, made in this_build(app).claims.items() if made]
+    return repeats.latest(rows, pages)

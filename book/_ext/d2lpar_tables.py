@@ -2,15 +2,16 @@
 
 from collections import Counter, defaultdict
 from datetime import UTC, datetime
-from html import escape
 from itertools import chain
 
 import d2lpar_runs as runs
+import numpy as np
 from docutils import nodes
 from sphinx.util import logging
 from sphinx_design.shared import create_component
 
 from d2lpar._format import format_value
+from d2lpar._quantity import Predicate
 from d2lpar.book.claims import VERDICTS
 from d2lpar.book.notebook import VERDICT_COLORS, badge, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
@@ -24,54 +25,158 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 
 
 def claims_table(app, docname, _):
-    """Return a line that counts the claims, and for each page a fold with the table of its own."""
-    by_page = runs.this_build(app).claims
-    verdicts = Counter(short(claim.verdict) for claim in chain(*by_page.values()))
-    made = [nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")]
-    for page, claims in by_page.items():
-        if not claims:
-            continue
-        counts = Counter(short(claim.verdict) for claim in claims)
-        title = f"{app.env.titles[page].astext()} ({in_words(counts)})"
-        rows = [
-            (
-                [with_code(claim.text)],
-                [verdict(claim.verdict, short(claim.verdict))],
-                [with_code(line) for line in (*map(str, claim.predicates), claim.detail) if line],
-            )
-            for claim in claims
-        ]
-        made += folded(title, table("claims", ("Claim", "Verdict", "Measured"), rows))
-    return made
-
-
-def verdicts_table(app, docname, _):
-    """Return the verdict of each claim on each machine."""
-    known = runs.machines(app)
-    by_machine = [
-        {claim.key: claim for claim in chain(*results.claims.values())} for results in known
-    ]
+    """Return how many claims there are, and a table of each on each machine and in each run."""
+    repeated = [found for _, by_page in runs.repeated(app).items() for found in by_page.values()]
     rows = []
-    for key, claim in by_machine[-1].items():
-        found = (claims.get(key) for claims in by_machine)
-        cells = ([verdict(c.verdict, short(c.verdict))] if c else "not there then" for c in found)
-        rows.append(([with_code(claim.text)], *cells))
-    return [table("verdicts", ("Claim", *(results.name for results in known)), rows)]
+    by_machine = {
+        results.name: {claim.key: claim for claim in chain(*results.claims.values()) if claim.key}
+        for results in runs.machines(app)
+    }
+    by_machine = {name: claims for name, claims in by_machine.items() if claims}
+    for page, claims in claims_by_page(app):
+        rows.append(app.env.titles[page].astext())
+        for claim in claims:
+            found = [known.get(claim.key) for known in by_machine.values()]
+            tested = next((nearest(c) for c in found if c and not c.needs), None)
+            numbers = (number_of(c, tested) for c in found)
+            title = [[claim_link(app, docname, page, claim)]]
+            title += [with_code(says(tested))] if isinstance(tested, Predicate) else []
+            often = zip(*(runs.repeats.how_often(of, claim.key) for of in repeated), strict=True)
+            lines = (dict.fromkeys(words) if len(set(words)) == 1 else words for words in often)
+            held = (" \u00b7 ".join(filter(None, words)) for words in lines)
+            held = [[nodes.Text(words.replace(" of ", "\u00a0of\u00a0"))] for words in held]
+            rows.append((title, *numbers, held))
+    verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
+    header = ("Claim", *by_machine, "Held in repeated runs")
+    return [
+        nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'})."),
+        table("claims", header, rows, stacked=True),
+    ]
+
+
+def claims_by_page(app):
+    """Return the pages of this build that have claims, with them."""
+    return [(page, claims) for page, claims in runs.this_build(app).claims.items() if claims]
+
+
+def claim_link(app, docname, page, claim):
+    """Return a claim in a few words, as a link to its sentence."""
+    uri = f"{app.builder.get_relative_uri(docname, page)}#{claim.anchor}"
+    words = with_code(runs.IN_SHORT.get(claim.key, claim.text))
+    return nodes.reference("", "", *words, refuri=uri, internal=True)
+
+
+def nearest(claim):
+    """Return the comparison of a claim that is nearest to failing."""
+    decisive = (p for p in claim.predicates if p.verdict == claim.verdict)
+    return min(decisive, key=lambda predicate: predicate.margin())
+
+
+def says(predicate):
+    """Return what is compared, and with which bound."""
+    return f"{predicate.quantity.name}: {predicate.describe()}"
+
+
+SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
+"""How the verdict on a number reads beside it."""
+
+
+def number_of(claim, tested):
+    """Return a cell with the decisive number of a claim, and what else was compared there."""
+    if not claim:
+        return "\u2013"
+    if claim.needs:
+        return [verdict("untestable", "not testable")]
+    same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
+    shown = next(same, nearest(claim))
+    words = [verdict(claim.verdict, unbroken(f"{shown.quantity} {SIGNS[claim.verdict]}"))]
+    if says(shown) != says(tested):
+        same = shown.quantity.name == tested.quantity.name
+        words.append(with_code(f"({shown.describe() if same else says(shown)})"))
+    return words
+
+
+# --- Claims without their cause ---------------------------------------------------------------
+
+
+def causes_chart(app, docname, _):
+    """Return a chart of how far each claim is from its bound with its cause and without it.
+
+    What has no distance, since it is met or not, is listed below.
+    """
+    kept, rows, counted = runs.causes(app), [], []
+    for page, claims in claims_by_page(app):
+        drawn = []
+        for claim in claims:
+            sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
+            margins = [side.get("margin") for side in sides]
+            link = claim_link(app, docname, page, claim)
+            if None in margins:  # Not tested, or not here.
+                continue
+            if is_counted(claim):
+                counted += [nodes.Text("; "), link]
+            else:
+                drawn.append(([[link]], [[track(*margins)]]))
+        if drawn:
+            rows += [([[nodes.strong("", app.env.titles[page].astext())]], [[axis()]]), *drawn]
+    looks = {"holds": " with its cause   ", "fails": " without its cause"}
+    legend = [
+        node
+        for key, words in looks.items()
+        for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(words))
+    ]
+    apart = f"{len(counted) // 2} claims are about a count, an equality or a sign, which is met or "
+    apart += "not, and has no distance. All are met with their cause, and none without it: "
+    return [
+        nodes.paragraph("", "", *legend, classes=["d2lpar-legend"]),
+        table("distances", None, rows),
+        nodes.paragraph("", "", nodes.Text(apart), *counted[1:], nodes.Text(".")),
+    ]
+
+
+def is_counted(claim):
+    """Say whether all that decides about a claim is a count, seen once, or above or below 0."""
+    return all(
+        predicate.quantity.exact
+        or predicate.quantity.once
+        or (not predicate.quantity.unit and all(map(float.is_integer, predicate.quantity.samples)))
+        or predicate.low == predicate.high == 0
+        for predicate in claim.predicates
+    )
+
+
+def track(with_it, without):
+    """Return a line with a sign for each of two distances, in units of the bound."""
+    places = 50 + 50 * np.clip([without, with_it], -1, 1)  # What is beyond lies at the end.
+    signs = "".join(
+        f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
+        for key, place in zip(("fails", "holds"), places, strict=True)
+    )
+    words = f"{100 * with_it:+.0f} % with its cause, {100 * without:+.0f} % without it"
+    of = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
+    return nodes.raw("", f"<span {of}>{signs}</span>", format="html")
+
+
+def axis():
+    """Return the scale of such lines."""
+    ticks = {"\u2212100 %": 0, "\u221250 %": 25, "bound": 50, "+50 %": 75, "+100 %": 100}
+    marks = (f'<span style="left:{place}%">{words}</span>' for words, place in ticks.items())
+    return nodes.raw("", f'<span class="d2lpar-axis">{"".join(marks)}</span>', format="html")
 
 
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    pages, kept, rows = runs.tested_pages(app).values(), runs.causes(app), []
-    for claim in chain(*runs.this_build(app).claims.values()):
-        found = kept.get(claim.key, {})
-        with_it, without = (tested(found.get(side)) for side in ("with", "without"))
-        sentence = [with_code(claim.text), [nodes.literal("", claim.key)]]
-        rows.append((sentence, with_it, found.get("takes_away", ""), without))
+    kept, rows = runs.causes(app), []
+    for page, claims in claims_by_page(app):
+        for claim in claims:
+            found = kept.get(claim.key, {})
+            with_it, without = (tested(found.get(side)) for side in ("with", "without"))
+            link = [[claim_link(app, docname, page, claim)]]
+            rows.append((link, with_it, found.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    return [
-        nodes.paragraph(text=f"Tested on {tested_on(pages) or 'no machine yet'}."),
-        table("causes", header, rows),
-    ]
+    where = tested_on(runs.tested_pages(app).values()) or "no machine yet"
+    made = table("causes", header, rows, stacked=True)
+    return [nodes.paragraph(text=f"Tested on {where}."), made]
 
 
 def tested_on(pages):
@@ -94,6 +199,17 @@ def tested(side):
     if side["tries"] > 1:
         words.append(nodes.Text(f" (when tried {side['tries']} times)"))
     return [words, *(with_code(line) for line in side["measured"])]
+
+
+def repeats_table(app, docname, _):
+    """Return how often whole pages held that ran again and again, for each condition."""
+    pages, made = [page.removeprefix("book/") for page, _ in claims_by_page(app)], []
+    for machine, conditions in runs.repeated(app).items():
+        totals = {name: runs.repeats.in_total(of, pages) for name, of in conditions.items()}
+        rows = [row(name, *([with_code(cell)] for cell in cells)) for name, cells in totals.items()]
+        made.append(nodes.paragraph(text=f"On {machine}:"))
+        made.append(table("repeats", ("Condition", *runs.repeats.TOTALS), rows, stacked=True))
+    return made
 
 
 def conditions_table(app, docname, _):
@@ -157,12 +273,6 @@ def badges_table(app, docname, _):
 # --- Machines and experiments -----------------------------------------------------------------
 
 
-def build_table(app, docname, _):
-    """Return the table of the machine and the versions that this build was made with."""
-    rows = [row(name, value) for name, value in facts(runs.this_build(app)).items()]
-    return [table("machine", None, rows)]
-
-
 def machines_table(app, docname, _):
     """Return a table with a column for each machine whose results are known."""
     known = runs.machines(app)
@@ -205,7 +315,8 @@ def experiment_table(app, docname, name):
             predicate = compare(noted)
             ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
             times = (f"{row} {value_of(measured[row])}" for row in dict.fromkeys(noted.asked))
-            rows.append((source, [supports(predicate)], ratio, ", ".join(times)))
+            called = ", ".join(filter(None, source))
+            rows.append((called, [supports(predicate)], ratio, ", ".join(times)))
         content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
     return folded("The numbers behind it", *content)
@@ -224,36 +335,26 @@ def supports(predicate):
 
 
 def summary_table(app, docname, _):
-    """Return what editions and machines say to each claim of the editions, a sign for each."""
+    """Return what editions and machines say to each claim of the editions."""
+    machines = [results.name for results in runs.machines(app)]
     rows = []
     for name, experiment in EXPERIMENTS.items():
-        found = runs.sources(app, name)
+        judged = {source: judge(name, rows_) for source, rows_ in runs.sources(app, name).items()}
         for claimed in experiment.findings:
-            signs = {source: judge(name, rows_)[claimed] for source, rows_ in found.items()}
-            editions = [sign(s, p) for s, p in signs.items() if s in experiment.editions]
-            machines = [sign(s, p) for s, p in signs.items() if s not in experiment.editions]
+            cells = {column: [] for column in ("The editions", *machines)}
+            for (who, variant), found in judged.items():
+                column, said = (
+                    (who, variant)
+                    if who in cells
+                    else ("The editions", who.replace(" edition", ""))
+                )
+                cells[column].append(
+                    [nodes.Text(f"{said}: " * bool(said)), *supports(found[claimed])]
+                )
             claim = f"{experiment.title.split(',')[0]}: {claimed} ({name})"
-            rows.append((claim, [editions], [machines]))
-    header = ("What the editions claim", "Editions", "Machines")
-    legend = [
-        node
-        for key, word in SUPPORTS.items()
-        if key != "seen"  # It looks as what holds.
-        for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(f" {word}  "))
-    ]
-    key = nodes.paragraph("", "", *legend, classes=["d2lpar-legend"])
-    return [table("summary", header, rows), key]
-
-
-def sign(source, predicate):
-    """Return the sign for what one source says, which has it in words too."""
-    (word,) = (node.astext() for node in supports(predicate))
-    label = escape(f"{source}: {word}", quote=True)
-    html = (
-        f'<span class="d2lpar-sign {predicate.verdict}" role="img" aria-label="{label}" '
-        f'title="{label}"></span>'
-    )
-    return nodes.raw("", html, format="html")
+            rows.append((claim, *(cell or "\u2013" for cell in cells.values())))
+    header = ("What the editions claim", "The editions", *machines)
+    return [table("summary", header, rows, stacked=True)]
 
 
 # --- Docutils ---------------------------------------------------------------------------------
@@ -275,25 +376,28 @@ def with_code(text):
     return [nodes.literal("", part) if i % 2 else nodes.Text(unbroken(part)) for i, part in parts]
 
 
-def table(name, header, rows):
+def table(name, header, rows, stacked=False):
     """Return a docutils table, whose name is for the style sheet.
 
-    A row has cells; a cell is a text, or has paragraphs, and a paragraph has inline nodes.
+    A row has cells, or is the title of those below it; a cell is a text, or has paragraphs, and a
+    paragraph has inline nodes. A table of many columns is stacked on a phone, as those of the text.
     """
+    columns = len(header or rows[0])
 
-    def entry(cell):
+    def entry(cell, **of):
         paragraphs = [[nodes.Text(cell)]] if isinstance(cell, str) else cell
-        return nodes.entry("", *(nodes.paragraph("", "", *inline) for inline in paragraphs))
+        return nodes.entry("", *(nodes.paragraph("", "", *inline) for inline in paragraphs), **of)
 
     def line(cells):
+        if isinstance(cells, str):
+            return nodes.row("", entry([[nodes.strong("", cells)]], morecols=columns - 1))
         return nodes.row("", *map(entry, cells))
 
-    columns = len(header or rows[0])
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
     if header:
         group += nodes.thead("", line(header))
     group += nodes.tbody("", *map(line, rows))
-    return nodes.table("", group, classes=["colwidths-auto", f"d2lpar-{name}"])
+    return nodes.table("", group, classes=["colwidths-auto", name if stacked else f"d2lpar-{name}"])
 
 
 def folded(title, *content):

@@ -15,7 +15,7 @@ from d2lpar.book.notebook import VERDICT_COLORS, badge, show_in_notebook, with_c
 from d2lpar.book.recorded import PAGE, claims_recorded
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
-"""The type under which a notebook keeps a claim for the status page."""
+"""The type under which a notebook keeps a claim for the page with the evidence."""
 
 STRICT = "D2LPAR_STRICT"
 """The environment variable that makes a failed claim an error, for builds and tests."""
@@ -118,6 +118,11 @@ class Claim:
         return ""
 
     @property
+    def anchor(self) -> str:
+        """The id of its sentence on a page."""
+        return f"claim-{self.key}"
+
+    @property
     def _tested(self) -> str:
         """The bound of the one number that is tested, written as the sentence says it.
 
@@ -207,7 +212,7 @@ class Claim:
 
     def _html(self) -> str:
         known = self._elsewhere
-        link = f'<a href="{PAGE}">Results on other machines</a>.' if self.needs and known else ""
+        link = f'<a href="{PAGE}">Every claim on every machine</a>.' if self.needs and known else ""
         words, color, behind = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict], self.detail
         if self.needs and known:
             words, color = known[0].badge, VERDICT_COLORS[known[0].claim.verdict]
@@ -220,6 +225,7 @@ class Claim:
             shown += f' <span style="{style}">{with_code(bound)}</span>'
         shown += f" {with_code(behind)}." if behind else ""
         of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
+        of += f' id="{self.anchor}"' if self.key else ""
         if not self.predicates:  # Nothing to unfold.
             return f"<p {of}>{shown} {link}".rstrip() + "</p>"
         measured = quantities_table(self.rows, self.predicates)

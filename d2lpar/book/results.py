@@ -78,8 +78,8 @@ class ExperimentResult:
 def keep(experiment: str, rows: Rows, variant: str = "") -> None:
     """Keep what an experiment has measured, for the results of this machine.
 
-    It shows nothing, but `make record` and the results page find it among a notebook's outputs.
-    Outside a notebook it only looks whether the rows are right.
+    It shows nothing, but `make record` and the build of the book find it among a notebook's
+    outputs. Outside a notebook it only looks whether the rows are right.
 
     Args:
         experiment: Its id, one of `EXPERIMENTS`.

@@ -9,6 +9,7 @@ from d2lpar import Quantity, exact
 from d2lpar.book import claims, recorded
 from d2lpar.book.claims import MIME_TYPE, Claim, claim
 from d2lpar.book.notebook import VERDICT_COLORS
+from d2lpar.book.recorded import PAGE
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 FEW = Quantity("few", (4.0, 5, 6))
@@ -254,11 +255,11 @@ def test_a_claim_that_cannot_be_tested_here_shows_what_another_machine_measured(
     record(H200, there(verdict))
     made = here()
     html = made._repr_mimebundle_()["text/html"]
-    link = "Testing it here needs a GPU. Results on other machines ."
+    link = "Testing it here needs a GPU. Every claim on every machine ."
     assert words_of(made) == f"x < 5 gains 7.25. {badge} {link}"
     assert 'data-verdict="untestable"' in html
     assert VERDICT_COLORS[there(verdict).verdict] in html
-    assert '<a href="https://d2lpar.github.io/d2lpar/book/results.html#the-machines">' in html
+    assert f'<a href="{PAGE}">' in html
     assert html.startswith("<p ")
     assert str(made).splitlines() == [
         "Claim: `x < 5` gains 7.25.",
@@ -327,7 +328,7 @@ def test_what_was_measured_here_without_what_it_needs_is_not_said_in_the_sentenc
     assert "<a " not in shown  # A click there unfolds.
     assert [row[0] for row in cells_of(folded)] == ["", "ratio"]
     assert "The table is of this machine." in folded
-    assert "Results on other machines</a>" in folded
+    assert "Every claim on every machine</a>" in folded
 
 
 def test_behind_the_fold_of_a_claim_is_what_each_gpu_has_to_say_of_it(record):

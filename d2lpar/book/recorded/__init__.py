@@ -18,7 +18,7 @@ from d2lpar._quantity import Quantity
 FOLDER = Path(__file__).parent
 """Where the files lie."""
 
-PAGE = "https://d2lpar.github.io/d2lpar/book/results.html#the-machines"
+PAGE = "https://d2lpar.github.io/d2lpar/book/evidence.html#every-claim-on-every-machine"
 """The page that shows them beside each other."""
 
 
