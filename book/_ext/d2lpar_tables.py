@@ -25,16 +25,21 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 
 
 def claims_table(app, docname, _):
-    """Return how many claims there are, and a table of each on each machine and in each run."""
+    """Return how many claims there are, and for each page a fold with a table of its own.
+
+    It has each claim on each machine, and how often it held in repeated runs.
+    """
     repeated = [found for _, by_page in runs.repeated(app).items() for found in by_page.values()]
-    rows = []
     by_machine = {
         results.name: {claim.key: claim for claim in chain(*results.claims.values()) if claim.key}
         for results in runs.machines(app)
     }
     by_machine = {name: claims for name, claims in by_machine.items() if claims}
+    header = ("Claim", *by_machine, "Held in repeated runs")
+    verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
+    made = [nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")]
     for page, claims in claims_by_page(app):
-        rows.append(app.env.titles[page].astext())
+        rows = []
         for claim in claims:
             found = [known.get(claim.key) for known in by_machine.values()]
             tested = next((nearest(c) for c in found if c and not c.needs), None)
@@ -46,12 +51,10 @@ def claims_table(app, docname, _):
             held = (" \u00b7 ".join(filter(None, words)) for words in lines)
             held = [[nodes.Text(words.replace(" of ", "\u00a0of\u00a0"))] for words in held]
             rows.append((title, *numbers, held))
-    verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
-    header = ("Claim", *by_machine, "Held in repeated runs")
-    return [
-        nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'})."),
-        table("claims", header, rows, stacked=True),
-    ]
+        counts = in_words(Counter(short(claim.verdict) for claim in claims))
+        fold = f"{app.env.titles[page].astext()} ({counts})"
+        made += folded(fold, table("claims", header, rows, stacked=True))
+    return made
 
 
 def claims_by_page(app):
@@ -82,18 +85,16 @@ SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive
 
 
 def number_of(claim, tested):
-    """Return a cell with the decisive number of a claim, and what else was compared there."""
+    """Return a cell with the decisive number of a claim; marked if it was compared otherwise."""
     if not claim:
         return "\u2013"
     if claim.needs:
         return [verdict("untestable", "not testable")]
     same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
     shown = next(same, nearest(claim))
-    words = [verdict(claim.verdict, unbroken(f"{shown.quantity} {SIGNS[claim.verdict]}"))]
-    if says(shown) != says(tested):
-        same = shown.quantity.name == tested.quantity.name
-        words.append(with_code(f"({shown.describe() if same else says(shown)})"))
-    return words
+    otherwise = "" if says(shown) == says(tested) else "\u2020"
+    words = f"{shown.quantity} {SIGNS[claim.verdict]}{otherwise}"
+    return [verdict(claim.verdict, unbroken(words))]
 
 
 # --- Claims without their cause ---------------------------------------------------------------
