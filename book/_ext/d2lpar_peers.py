@@ -60,6 +60,7 @@ One name stands for both.
 """
 
 NONE = "\N{EN DASH}"
+TO = "\N{EN DASH}\N{WORD JOINER}"  # No line ends behind it.
 
 MACHINES = {
     "h200": ("H200", {"marker": "D", "color": device_color("GPU 0")}),
@@ -180,9 +181,9 @@ def spread(runs):
     units = ((1, "s"), (1e3, "ms"), (1e6, "\N{MICRO SIGN}s"))
     factor, unit = next(pair for pair in units if middle * pair[0] >= 1)
     low, middle, high = (digits(factor * value, 3) for value in (min(runs), middle, max(runs)))
-    return f"{middle}\N{NO-BREAK SPACE}{unit} ({low}\N{EN DASH}{high})"
+    return f"{middle}\N{NO-BREAK SPACE}{unit} ({low}{TO}{high})"
 
 
 def digits(value, count):
-    """Return a number with so many digits, zeros too."""
-    return f"{value:#.{count}g}".rstrip(".")
+    """Return a number with so many digits, zeros too, and with all before the point."""
+    return f"{value:.0f}" if value >= 10**count else f"{value:#.{count}g}".rstrip(".")
