@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 
 import d2lpar_charts as charts
+import d2lpar_peers as peers
 import d2lpar_tables as tables
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -160,8 +161,10 @@ DIRECTIVES = {
     "experiment-figure": charts.experiment_figure,
     "first-picture": charts.first_picture,
     "badges-table": tables.badges_table,
+    "beside-pytorch-figure": peers.figure,
+    "beside-pytorch-table": peers.table,
 }
-ROLES = {"measured": tables.measured}
+ROLES = {"measured": tables.measured, "peer": peers.time}
 
 
 class Pending(nodes.General, nodes.Element):
@@ -178,12 +181,12 @@ class PendingDirective(SphinxDirective):
         return [Pending(what=self.name, argument="".join(self.arguments))]
 
 
-class MeasuredRole(SphinxRole):
-    """``{measured}`loop-mended gain:.1f` ``: a number of a claim of this build."""
+class PendingRole(SphinxRole):
+    """``{measured}`loop-mended gain:.1f` `` and the like: a number that was measured."""
 
     def run(self):
         """Leave a placeholder for it."""
-        return [Pending(what="measured", argument=self.text)], []
+        return [Pending(what=self.name, argument=self.text)], []
 
 
 class FillPending(SphinxPostTransform):
@@ -329,7 +332,8 @@ def setup(app):
     app.add_node(Pending)
     for name in DIRECTIVES:
         app.add_directive(name, PendingDirective)
-    app.add_role("measured", MeasuredRole())
+    for name in ROLES:
+        app.add_role(name, PendingRole())
     app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)

@@ -1,0 +1,165 @@
+"""D2L's experiments in plain JAX, one process of `beside_pytorch.py`: prints its medians as JSON.
+
+Keys are split beforehand, and each piece of work is one jitted function, as one writes it in JAX.
+With a GPU it runs there, and also what takes one.
+"""
+
+import itertools
+import json
+import sys
+
+import jax
+import jax.numpy as jnp
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, medians
+
+add_one = jax.jit(lambda x: x + 1)
+square = jax.jit(lambda x: x @ x)
+
+
+def drawing_and_squaring(size):
+    """Return ten products of random matrices, each drawn and multiplied in one call."""
+    step = jax.jit(lambda key: square(jax.random.normal(key, (size, size))))
+    keys = list(jax.random.split(jax.random.key(0), 10))
+    return lambda: [step(key) for key in keys]
+
+
+def increments(wait):
+    """Add one a thousand times, and call `wait` behind each."""
+    x = jnp.ones((1, 2))
+
+    def run():
+        y = x
+        for _ in range(1000):
+            y = add_one(y)
+            wait(y)
+        return y
+
+    return run
+
+
+def increments_in_one_call(unroll):
+    """Add one a thousand times in a `scan`, with so many additions in each of its iterations."""
+
+    @jax.jit
+    def run(x):
+        def body(y, _):
+            return y + 1, None
+
+        return jax.lax.scan(body, x, length=1000, unroll=unroll)[0]
+
+    x = jnp.ones((1, 2))
+    return lambda: run(x)
+
+
+def init(key):
+    """Return weights and biases of a network with the sizes of `LAYERS`."""
+    shapes = list(itertools.pairwise(LAYERS))
+    keys = jax.random.split(key, len(shapes))
+    return [
+        (jax.random.normal(key, shape) * 0.01, jnp.zeros(shape[1]))
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+
+def loss_of(params, x, y):
+    """Return half the mean squared error."""
+    for weight, bias in params[:-1]:
+        x = jax.nn.relu(x @ weight + bias)
+    weight, bias = params[-1]
+    return jnp.mean((x @ weight + bias - y) ** 2) / 2
+
+
+@jax.jit
+def train_step(params, key):
+    """Draw a minibatch and take a step of gradient descent; return new parameters and the loss."""
+    x = jax.random.normal(key, (BATCH, LAYERS[0]))
+    loss, grads = jax.value_and_grad(loss_of)(params, x, jnp.ones((BATCH, 1)))
+    return jax.tree.map(lambda p, g: p - RATE * g, params, grads), loss
+
+
+def training(steps, wait):
+    """Train for some steps, and call `wait` with the loss of each."""
+    start = init(jax.random.key(0))
+    keys = list(jax.random.split(jax.random.key(1), steps))
+
+    def run():
+        params = start
+        for key in keys:
+            params, loss = train_step(params, key)
+            wait(loss)
+        return params
+
+    return run
+
+
+def training_in_one_call(steps):
+    """Train for some steps in a `scan`."""
+    start, keys = init(jax.random.key(0)), jax.random.split(jax.random.key(1), steps)
+    run = jax.jit(lambda params, keys: jax.lax.scan(train_step, params, keys)[0])
+    return lambda: run(start, keys)
+
+
+def products(x, count):
+    """Return the same product so many times."""
+    return [square(x) for _ in range(count)]
+
+
+def on_one_device(steps):
+    """Return what any device can do, by name."""
+    matrix, key = jax.random.normal(jax.random.key(2), (1000, 1000)), jax.random.key(3)
+    draw = jax.jit(lambda key: jax.random.normal(key, (1000, 1000)))
+    return {
+        "ten random products of 1000": drawing_and_squaring(1000),
+        "one product of 1000": lambda: square(matrix),
+        "one draw of 1000 x 1000": lambda: draw(key),
+        "a thousand increments, a barrier in each": increments(jax.block_until_ready),
+        "a thousand increments, call by call": increments(go_on),
+        "a thousand increments, scan": increments_in_one_call(1),
+        "a thousand increments, scan with unroll=50": increments_in_one_call(50),
+        "training, a barrier in each step": training(steps, jax.block_until_ready),
+        "training": training(steps, go_on),
+        "training, scan": training_in_one_call(steps),
+    }
+
+
+def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
+    """Return what takes a GPU beside the CPU, by name."""
+    on_cpu = jax.device_put(jax.random.normal(jax.random.key(4), (small, small)), cpu)
+    on_gpu = jax.device_put(jax.random.normal(jax.random.key(5), (large, large)), gpu)
+    x = jax.device_put(jax.random.normal(jax.random.key(6), (copied, copied)), gpu)
+    there = jax.block_until_ready(products(x, count))
+    pinned = x.sharding.with_memory_kind("pinned_host")
+    return {
+        "ten random products of 4000": drawing_and_squaring(4000),
+        "ten products of 2000 on the CPU": lambda: products(on_cpu, 10),
+        "ten products of 6000 on the GPU": lambda: products(on_gpu, 10),
+        "both, GPU asked first": lambda: (products(on_gpu, 10), products(on_cpu, 10)),
+        "both, CPU asked first": lambda: (products(on_cpu, 10), products(on_gpu, 10)),
+        "fifty products": lambda: products(x, count),
+        "copying them to pageable memory": lambda: jax.device_put(there, cpu),
+        "copying them to pinned memory": lambda: [jax.device_put(y, pinned) for y in there],
+        "fifty products, then fifty copies to pageable memory": lambda: jax.device_put(
+            products(x, count), cpu
+        ),
+        "fifty products, then fifty copies": lambda: [
+            jax.device_put(y, pinned) for y in products(x, count)
+        ],
+        "each copy behind its product": lambda: [
+            jax.device_put(square(x), pinned) for _ in range(count)
+        ],
+    }
+
+
+def main(steps=None):
+    """Measure all that this machine can do, and train for so many steps."""
+    device = jax.devices()[0]
+    steps = int(steps or STEPS[device.platform])
+    work = on_one_device(steps)
+    if device.platform == "gpu":
+        work |= beside_a_gpu(device, jax.devices("cpu")[0])
+    found = medians(work, jax.block_until_ready)
+    print(json.dumps({"version": jax.__version__, "training steps": steps, "seconds": found}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

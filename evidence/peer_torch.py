@@ -1,0 +1,155 @@
+"""D2L's experiments in plain PyTorch, one process of `beside_pytorch.py`: prints medians as JSON.
+
+With a GPU it runs there, and also what takes one. On a CPU PyTorch computes inside of each call:
+`torch.cpu.synchronize` is there, and does nothing.
+"""
+
+import itertools
+import json
+import sys
+
+import torch
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, medians
+
+
+def drawing_and_squaring(size, device):
+    """Draw ten random matrices, and multiply each by itself."""
+    for _ in range(10):
+        x = torch.randn(size, size, device=device)
+        torch.mm(x, x)
+
+
+def increments(x, wait):
+    """Add one a thousand times, and call `wait` behind each."""
+    for _ in range(1000):
+        x = x + 1
+        wait()
+
+
+def network(device):
+    """Return a network with the sizes of `LAYERS`."""
+    layers = []
+    for fan_in, fan_out in itertools.pairwise(LAYERS):
+        layers += [torch.nn.Linear(fan_in, fan_out), torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1]).to(device)
+
+
+def train_step(model, optimizer, x, y):
+    """Take a step of gradient descent on half the mean squared error."""
+    loss = torch.nn.functional.mse_loss(model(x), y) / 2
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+def training(steps, device, wait, step=train_step):
+    """Return a function that trains for some steps on what it draws, with `wait` behind each."""
+    model = network(device)
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def run():
+        y = torch.ones(BATCH, 1, device=device)
+        for _ in range(steps):
+            step(model, optimizer, torch.randn(BATCH, LAYERS[0], device=device), y)
+            wait()
+
+    return run
+
+
+def on_one_device(steps, device, wait):
+    """Return what any device can do, by name."""
+    matrix, ones = torch.randn(1000, 1000, device=device), torch.ones(1, 2, device=device)
+    return {
+        "ten random products of 1000": lambda: drawing_and_squaring(1000, device),
+        "one product of 1000": lambda: torch.mm(matrix, matrix),
+        "one draw of 1000 x 1000": lambda: torch.randn(1000, 1000, device=device),
+        "a thousand increments, a barrier in each": lambda: increments(ones, wait),
+        "a thousand increments, call by call": lambda: increments(ones, go_on),
+        "training, a barrier in each step": training(steps, device, wait),
+        "training": training(steps, device, go_on),
+    }
+
+
+def captured_increments(device):
+    """Return the replay of a CUDA graph of a thousand increments."""
+    x, stream, graph = torch.ones(1, 2, device=device), torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # CUDA wants what is captured to have run before, elsewhere.
+        increments(x, go_on)
+    torch.cuda.current_stream().wait_stream(stream)
+    with torch.cuda.graph(graph):
+        increments(x, go_on)
+    return graph.replay
+
+
+def products(x, count):
+    """Return the same product so many times."""
+    return [torch.mm(x, x) for _ in range(count)]
+
+
+def to_host(results):
+    """Copy each result as D2L does, who leaves the memory to PyTorch: it takes pinned memory."""
+    return [result.to("cpu", non_blocking=True) for result in results]
+
+
+def copy_all(results, buffers):
+    """Copy each result into its buffer of pinned memory, on the stream that computed it."""
+    for result, buffer in zip(results, buffers, strict=True):
+        buffer.copy_(result, non_blocking=True)
+
+
+def copy_each(x, buffers, stream):
+    """Copy each product on a stream of its own as soon as it is there."""
+    results = []
+    for buffer in buffers:
+        results.append(torch.mm(x, x))
+        done = torch.cuda.Event()
+        done.record()
+        with torch.cuda.stream(stream):
+            stream.wait_event(done)
+            buffer.copy_(results[-1], non_blocking=True)
+    return results  # Alive until it is waited for: their memory belongs to the other stream.
+
+
+def beside_a_gpu(steps, gpu, wait, small=2000, large=6000, copied=4000, count=50):
+    """Return what takes a GPU beside the CPU, by name."""
+    on_cpu, on_gpu = torch.randn(small, small), torch.randn(large, large, device=gpu)
+    x = torch.randn(copied, copied, device=gpu)
+    there, stream = products(x, count), torch.cuda.Stream()
+    buffers = [torch.empty(copied, copied, pin_memory=True) for _ in range(count)]
+    compiled = torch.compile(train_step, mode="reduce-overhead")
+    return {
+        "ten random products of 4000": lambda: drawing_and_squaring(4000, gpu),
+        "a thousand increments, CUDA graph": captured_increments(gpu),
+        "ten products of 2000 on the CPU": lambda: products(on_cpu, 10),
+        "ten products of 6000 on the GPU": lambda: products(on_gpu, 10),
+        "both, GPU asked first": lambda: (products(on_gpu, 10), products(on_cpu, 10)),
+        "both, CPU asked first": lambda: (products(on_cpu, 10), products(on_gpu, 10)),
+        "fifty products": lambda: products(x, count),
+        "copying them to pageable memory": lambda: [y.to("cpu") for y in there],
+        "copying them to pinned memory": lambda: copy_all(there, buffers),
+        "copying them with non_blocking=True": lambda: to_host(there),
+        "fifty products, then fifty copies with non_blocking=True": lambda: to_host(
+            products(x, count)
+        ),
+        "fifty products, then fifty copies": lambda: copy_all(products(x, count), buffers),
+        "each copy behind its product": lambda: copy_each(x, buffers, stream),
+        "training, torch.compile": training(steps, gpu, go_on, compiled),
+    }
+
+
+def main(steps=None):
+    """Measure all that this machine can do, and train for so many steps."""
+    there = torch.cuda.is_available()
+    device, wait = ("cuda", torch.cuda.synchronize) if there else ("cpu", torch.cpu.synchronize)
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it, as XLA takes it there.
+    steps = int(steps or STEPS["gpu" if there else "cpu"])
+    work = on_one_device(steps, device, wait)
+    if there:
+        work |= beside_a_gpu(steps, device, wait)
+    found = medians(work, lambda _: wait())
+    print(json.dumps({"version": torch.__version__, "training steps": steps, "seconds": found}))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
