@@ -125,22 +125,22 @@ def _parser() -> argparse.ArgumentParser:
         description="Say which of two versions of a program is faster, and by how much: from two "
         "files that Comparison.to_json has written; or of two commits, whose script is run in turn "
         "and prints that as its last line.",
-        usage="d2lpar compare [-h] [--fail-over SHARE] before.json after.json\n"
-        "       d2lpar compare [-h] [--fail-over SHARE] --before COMMIT [--after COMMIT] "
-        "[--rounds N] [-m] script [arguments]",
+        usage="d2lpar compare [-h] before.json after.json\n"
+        "       d2lpar compare [-h] --before COMMIT [--after COMMIT] [--rounds N] "
+        "[--fail-over SHARE] [-m] script [arguments]",
     )
     comparing.add_argument("--before", metavar="COMMIT", help="run the script of this commit")
     comparing.add_argument(
         "--after", metavar="COMMIT", help="and of this one; without it, of the files as they are"
     )
     comparing.add_argument(
-        "--rounds", type=int, default=6, metavar="N", help="how often to run each (6)"
+        "--rounds", type=int, metavar="N", help="how often to run each (6; fewer give no interval)"
     )
     comparing.add_argument(
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if a result is surely later by more, for example 5%%",
+        help="exit with 1 if a result is surely later by more, for example 5%%; 2 is a failure",
     )
     comparing.add_argument(
         "-m", dest="module", action="store_true", help="the script is a module, as for Python"
@@ -275,31 +275,43 @@ def merge(files: Sequence[Path]) -> int | str:
     return 0
 
 
-def compare(asked: argparse.Namespace) -> int | str:
-    """Say which of two versions is faster, and return the exit status, or what went wrong."""
+def compare(asked: argparse.Namespace) -> int:
+    """Say which of two versions is faster; 1 if one is too slow, and 2 if that cannot be said."""
     from d2lpar import _versions
 
-    if not asked.before:
-        if asked.after or asked.module or len(asked.arguments) != 1:
-            asked.refuse("give two files, or --before COMMIT and a script")
-        names = asked.script, asked.arguments[0]
-    elif not asked.module and not Path(asked.script).is_file():
+    def end(*_: object) -> None:
+        sys.exit(128 + signal.SIGTERM)  # Which ends the program that runs, and removes the files.
+
+    signal.signal(signal.SIGTERM, end)
+    if asked.before and not asked.module and not Path(asked.script).is_file():
         asked.refuse(f"there is no script {asked.script!r}")
+    if not asked.before:
+        only = {"--after": asked.after, "--rounds": asked.rounds, "--fail-over": asked.fail_over}
+        only["-m"] = asked.module or None
+        if given := [name for name, value in only.items() if value is not None]:
+            asked.refuse(
+                f"{given[0]} needs --before COMMIT: of two files it would say nothing sure"
+            )
+        if len(asked.arguments) != 1:
+            asked.refuse("give two files, or --before COMMIT and a script")
     try:
         if asked.before:
             program = _versions.Program(asked.script, asked.module, asked.arguments)
-            names, runs = _versions.in_turn(program, asked.before, asked.after, asked.rounds)
+            rounds = 6 if asked.rounds is None else asked.rounds
+            names, runs, notes = _versions.in_turn(program, asked.before, asked.after, rounds)
             found = _versions.changes_in_turn(runs)
         else:
+            names = asked.script, asked.arguments[0]
             runs = [(_versions.read(Path(names[0])), _versions.read(Path(names[1])))]
-            found = _versions.changes(*runs[0])
+            found, notes = _versions.changes(*runs[0]), [_versions.TWO_RUNS]
+        if not found:
+            raise ValueError(f"{names[0]} and {names[1]} have no function in common.")
     except (D2lparError, ValueError, OSError) as error:
-        return str(error)
+        print(error, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
-    if not found:
-        return f"{names[0]} and {names[1]} have no function in common."
-    print(_versions.report(names, runs, found))
+    print(_versions.report(names, runs, found, notes))
     over = float("inf") if asked.fail_over is None else 1 + asked.fail_over
     return int(any(change.is_surely_later(over) for change in found))
 

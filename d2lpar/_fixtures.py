@@ -10,8 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from d2lpar._measurement import Comparison
 
-_KEPT = "d2lpar.compare"
-"""The name under which a test's report has what `compare` has measured in it."""
+_KEPT = pytest.StashKey[list[str]]()
 
 
 @pytest.fixture
@@ -33,8 +32,7 @@ def compare(request: pytest.FixtureRequest) -> Callable[..., "Comparison"]:
 
     def compare_and_keep(*args: Any, **kwargs: Any) -> "Comparison":
         times = compare(*args, **kwargs)
-        # A report comes to the main process also where pytest-xdist runs the test in another.
-        request.node.user_properties.append((_KEPT, times.to_json()))
+        request.node.stash.setdefault(_KEPT, []).append(times.to_json())
         return times
 
     return compare_and_keep
@@ -50,10 +48,31 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Refuse what cannot be written before any test runs."""
+    file = config.getoption("--d2lpar-json")
+    if not file or hasattr(config, "workerinput"):  # A process of pytest-xdist.
+        return
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise pytest.UsageError(f"--d2lpar-json: {str(file)!r} cannot be written")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
+    """Let the report of a test say what it has measured, wherever pytest-xdist has run it."""
+    report = yield
+    if report.when == "call":
+        report.d2lpar = item.stash.get(_KEPT, [])
+    return report
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Show what the fixture has measured, and write it."""
-    kept = list(_kept(terminalreporter))
+    kept, file = list(_kept(terminalreporter)), terminalreporter.config.getoption("--d2lpar-json")
     if not kept:
+        if file:  # Else what is compared next is of an earlier session.
+            file.unlink(missing_ok=True)
+            terminalreporter.write_line(f"{file}: no test has used the fixture `compare`")
         return
     from d2lpar._format import write_whole
     from d2lpar._measurement import Comparison
@@ -61,15 +80,16 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.section("d2lpar: when calls return, and when results are ready")
     for test, text in kept:
         terminalreporter.write_line(f"{test}\n{Comparison.from_json(text)}\n")
-    if file := terminalreporter.config.getoption("--d2lpar-json"):
+    if file:
         write_whole(file.absolute(), _together(kept))
 
 
 def _kept(terminalreporter: Any) -> Iterator[tuple[str, str]]:
+    """Give what each test has measured; the second comparison of a test has a number."""
     for reports in terminalreporter.stats.values():
         for report in reports:
-            if getattr(report, "when", None) == "call":
-                yield from ((report.nodeid, v) for k, v in report.user_properties if k == _KEPT)
+            for number, text in enumerate(getattr(report, "d2lpar", ()), 1):
+                yield f"{report.nodeid} ({number})" if number > 1 else report.nodeid, text
 
 
 def _together(kept: list[tuple[str, str]]) -> str:

@@ -238,7 +238,10 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
                 )
                 for one in given["measurements"]
             ]
-            return cls(measured, **{name: given[name] for name in _SAID_OF_ALL})
+            said = {name: given[name] for name in _SAID_OF_ALL}
+            if not isinstance(said["machine"], str) or not 0 < said["level"] < 1:
+                raise ValueError(f"{said} is not what is said of a comparison")
+            return cls(measured, **said)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
                 f"This is nothing that Comparison.to_json or Measurement.to_json has written: "

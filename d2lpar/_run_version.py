@@ -10,32 +10,49 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Run `-m module` or a script with its arguments; say if it has run another version's code.
+    """Run `-m module` or a script with its arguments; fail if it has run another version's code.
 
     The first argument is the folder of the user's own files, none of whose modules may be imported;
     nothing if it is they that run.
     """
     _, others, is_module, program, *arguments = sys.argv
     sys.argv = [program, *arguments]
-    sys.path[0] = os.getcwd() if is_module else str(Path(program).resolve().parent)
-    if is_module:
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
-    else:
-        runpy.run_path(program, run_name="__main__")
-    wrong = sorted(name for name in list(sys.modules) if others and _is_of(name, Path(others)))
+    if not sys.flags.safe_path:
+        sys.path[0] = os.getcwd() if is_module else str(Path(program).resolve().parent)
+    try:
+        if is_module:
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(program, run_name="__main__")
+    except SystemExit as ended:  # Many end with sys.exit(main()).
+        if ended.code:
+            raise
+    if others:
+        look_at_what_it_imported(Path(others).resolve())
+
+
+def look_at_what_it_imported(folder: Path) -> None:
+    """Fail if a module is of this folder; say so if one may be an installed copy of it."""
+    files = {
+        name: Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    installed = {name for name, file in files.items() if "site-packages" in file.parts}
+    wrong = sorted(n for n, f in files.items() if f.is_relative_to(folder) and n not in installed)
     if wrong:
         sys.exit(
-            f"It has imported {', '.join(wrong[:5])} from {others}, and not from its own commit. A "
+            f"It has imported {', '.join(wrong[:5])} from {folder}, and not from its own commit. A "
             "package is found in the folder of the repository, in its folder src, and where "
             "PYTHONPATH says."
         )
-
-
-def _is_of(name: str, folder: Path) -> bool:
-    file = getattr(sys.modules[name], "__file__", None)
-    return bool(
-        file and Path(file).is_relative_to(folder) and "site-packages" not in Path(file).parts
-    )
+    tops = {name for name in installed if "." not in name}
+    if copies := sorted(n for n in tops if any(folder.glob(f"*/{n}/__init__.py"))):
+        print(
+            f"Caution: {', '.join(copies)} is imported as it is installed, and lies in the "
+            "repository as well: say where, PYTHONPATH=folder, if it is what you compare.",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

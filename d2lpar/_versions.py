@@ -2,15 +2,17 @@
 
 How it works. A script prints what it has measured as JSON. Of two files, the ratio of two times is
 the median of all ratios of a sample of the one to a sample of the other, and its interval comes
-from the exact distribution of the rank sum (Hodges and Lehmann's estimate, and Moses' interval: M.
+from the distribution of the rank sum (Hodges and Lehmann's estimate, and Moses' interval: M.
 Hollander, D. A. Wolfe and E. Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and
-4.3). That covers how the samples of a run vary, and not how runs do: what the processor's clock,
-other programs and the placing of memory do to a whole run. So two commits are run in turn, each
-time in a new process, in reversed order in every other round; then a round has one ratio, and what
-is said is of those.
+4.3). That is right where one version is the other but for a factor; one that only varies more may
+seem faster or slower. And it covers how the samples of a run vary, and not how runs do: what the
+processor's clock, other programs and the placing of memory do to a whole run. So two commits are
+run in turn, each time in a new process, in reversed order in every other round; then a round has
+one ratio, and what is said is of those.
 """
 
 import contextlib
+import math
 import os
 import shutil
 import statistics
@@ -44,7 +46,8 @@ class Change:
         after: That of the other.
         unit: `"s"`, `"B"` or `""`.
         ratio: After over before.
-        interval: Of the ratio; infinite where there is none.
+        interval: Of the ratio; infinite where there is none. NaN, as the ratio, of numbers that are
+            not positive.
         needs: What the machine lacked; then nothing is claimed.
     """
 
@@ -73,9 +76,11 @@ class Change:
     def __str__(self) -> str:
         numbers = [format_value(value, self.unit) for value in (self.before, self.after)]
         low, high = self.interval
-        sure = f"{low:.3g} to {high:.3g}" if np.isfinite(high - low) else "too few for an interval"
         label = TIMES.get(self.what, self.what)
         left = f"  {label:<20} {numbers[0]:>9} -> {numbers[1]:<9}"
+        if math.isnan(self.ratio):
+            return f"{left} no ratio, since not all of them are positive"
+        sure = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
         return f"{left} {self.ratio:6.3g} times ({sure}): {self.verdict}"
 
 
@@ -111,28 +116,37 @@ def changes(before: Comparison, after: Comparison) -> list[Change]:
 
 
 def in_common(*runs: Comparison) -> list[tuple[str, str]]:
-    """Return what was measured in every run: functions, and for each the quantities."""
-    first, *others = runs
-    return [
-        (function, what)
-        for function, measured in first.items()
+    """Return what was measured in every run, in the same unit: functions, and their quantities."""
+    first, *others = (_units(run) for run in runs)
+    return [key for key, unit in first.items() if all(run.get(key) == unit for run in others)]
+
+
+def _units(run: Comparison) -> dict[tuple[str, str], str]:
+    return {
+        (function, what): measured[what].unit
+        for function, measured in run.items()
         for what in ("total", "dispatch", *measured.observed)
-        if all(
-            function in run and (what in TIMES or what in run[function].observed) for run in others
-        )
-    ]
+    }
 
 
 def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
     """Return the ratio of two quantities that were not measured in turn, and its interval."""
     over, under = np.array(new.samples), np.array(old.samples)
     if not (np.all(over > 0) and np.all(under > 0)):
-        return np.nan, (-np.inf, np.inf)
+        return math.nan, (math.nan, math.nan)
     ratios = np.sort(np.divide.outer(over, under), axis=None)
-    outside = (1 - max(new.level, old.level)) / 2
-    k = int(np.searchsorted(np.cumsum(rank_sums(len(over), len(under))), outside, side="right"))
-    interval = (ratios[k - 1], ratios[-k]) if k else (-np.inf, np.inf)
+    k = _rank_of_the_end(len(over), len(under), (1 - max(new.level, old.level)) / 2)
+    interval = (ratios[k - 1], ratios[-k]) if k else (-math.inf, math.inf)
     return float(np.median(ratios)), (float(interval[0]), float(interval[1]))
+
+
+def _rank_of_the_end(m: int, n: int, outside: float) -> int:
+    """Return which of the m n ratios in order is the end of an interval; 0 if there is none."""
+    if m * n <= 2500:
+        return int(np.searchsorted(np.cumsum(rank_sums(m, n)), outside, side="right"))
+    # Section 4.3 of the book above; the exact distribution would take minutes for a thousand.
+    spread = math.sqrt(m * n * (m + n + 1) / 12)
+    return math.floor(m * n / 2 + statistics.NormalDist().inv_cdf(outside) * spread)
 
 
 def rank_sums(m: int, n: int) -> np.ndarray:
@@ -199,10 +213,11 @@ class Program:
         done = subprocess.run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),
-            env=os.environ | {"PYTHONPATH": _python_path(version, repository)},
+            env=_without_gits_variables() | {"PYTHONPATH": _python_path(version, repository)},
             stdout=subprocess.PIPE,
             text=True,
             encoding="utf-8",
+            errors="replace",
             check=False,
         )
         if done.returncode:
@@ -214,23 +229,20 @@ class Program:
             return Comparison.from_json(last)
         except ValueError as error:
             raise D2lparError(
-                f"{self.name} of {version.name} has not printed what it measured. Let its last "
-                "line be print(times.to_json()), of what compare or measure returns; it was "
+                f"{self.name} of {version.name} has not printed what it measured: {error} Let its "
+                "last line be print(times.to_json()), of what compare or measure returns; it was "
                 f"{last[:200]!r}."
             ) from error
 
 
 def _python_path(version: Version, repository: Path) -> str:
     """Return where a version's modules are looked for, before what is installed."""
-    given = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    moved = [
-        str(version.folder / Path(path).relative_to(repository))
-        if path and Path(path).is_relative_to(repository)
-        else path
-        for path in given
-    ]
-    own = [str(version.folder), str(version.folder / "src")]
-    return os.pathsep.join([*own, *filter(None, moved)])
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = [version.folder, version.folder / "src"]
+    for path in map(Path.resolve, map(Path, given)):
+        inside = path.is_relative_to(repository)
+        paths.append(version.folder / path.relative_to(repository) if inside else path)
+    return os.pathsep.join(map(str, paths))
 
 
 @contextlib.contextmanager
@@ -270,9 +282,17 @@ def versions_of(
         yield repository, old, new
 
 
+def _without_gits_variables() -> dict[str, str]:
+    """Return the environment without what git says to its hooks, such as which index to write."""
+    named = ["git", "rev-parse", "--local-env-vars"]
+    own = subprocess.run(named, capture_output=True, text=True, check=False).stdout.split()
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
 def _git(*arguments: str) -> str:
+    options = {"capture_output": True, "text": True, "check": False}
     try:
-        done = subprocess.run(["git", *arguments], capture_output=True, text=True, check=False)
+        done = subprocess.run(["git", *arguments], env=_without_gits_variables(), **options)
     except FileNotFoundError as error:
         raise D2lparError("There is no git here, which keeps the two versions.") from error
     if done.returncode:
@@ -282,7 +302,7 @@ def _git(*arguments: str) -> str:
 
 def in_turn(
     program: Program, before: str, after: str | None, rounds: int
-) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]]]:
+) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]], list[str]]:
     """Run two versions of a program in turn, each run in a process of its own.
 
     Args:
@@ -292,7 +312,7 @@ def in_turn(
         rounds: How often to run each. Six have a 95 % interval.
 
     Returns:
-        The names of the two, and for each round what both have measured.
+        The names of the two, for each round what both have measured, and what to say of it.
 
     Raises:
         ValueError: If there would be no round.
@@ -300,13 +320,19 @@ def in_turn(
     """
     require_count("rounds", rounds, at_least=1)
     with versions_of(program, before, after) as (repository, old, new):
-        pairs = []
+        pairs, notes = [], []
         for number in range(rounds):
             order = (old, new) if number % 2 == 0 else (new, old)
             ran = {version: program.run(version, repository) for version in order}
             pairs.append((ran[old], ran[new]))
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-    return (old.name, new.name), pairs
+        level, count = in_percent(LEVEL), plural(rounds, "round")
+        notes.append(f"In brackets: the {level} interval of the ratio, of {count} in turn.")
+        if inside := program.within(repository):
+            scripts = {(version.folder / inside).read_bytes() for version in (old, new)}
+            if len(scripts) > 1:
+                notes.append(f"{inside} itself differs: the two may have measured different work.")
+    return (old.name, new.name), pairs, notes
 
 
 def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
@@ -321,7 +347,7 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
             ratios = Quantity("ratio", tuple(after / before for before, after in medians))
             ratio, interval = ratios.median, ratios.interval
         else:
-            ratio, interval = np.nan, (-np.inf, np.inf)
+            ratio, interval = math.nan, (math.nan, math.nan)
         unit = runs[0][function][what].unit
         found.append(Change(function, what, old, new, unit, ratio, interval, needs))
     return found
@@ -329,40 +355,47 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
 
 # --- The report -------------------------------------------------------------------------------
 
+TWO_RUNS = """\
+In brackets: the interval of the ratio, from the samples of both runs.
+Caution: these are two runs at two times. What differs from run to run (the processor's clock, other
+programs, where memory lies) is in the ratio and in no interval, so that also a program that has not
+changed may seem faster or slower. Two versions that git has can be run in turn:
+python -m d2lpar compare --before COMMIT script.py"""
+"""What to say of two files."""
+
 
 def report(
-    names: tuple[str, str], runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+    names: tuple[str, str],
+    runs: Sequence[tuple[Comparison, Comparison]],
+    found: Sequence[Change],
+    notes: Sequence[str],
 ) -> str:
     """Return in words how two versions differ, and what a reader should know of that."""
     lines = [" -> ".join(names)]
     for function in dict.fromkeys(change.function for change in found):
         lines += ["", function, *(str(c) for c in found if c.function == function)]
-    lines += ["", *_remarks(names, runs, found)]
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *notes, *_remarks(runs, found)])
 
 
 def _remarks(
-    names: tuple[str, str], runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+    runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
 ) -> Iterator[str]:
-    pairs = plural(len(runs), "round")
-    levels = sorted({run.level for pair in runs for run in pair})
-    if len(runs) > 1:
-        yield f"In brackets: the {in_percent(LEVEL)} interval of the ratios of {pairs}, in turn."
-    else:
-        yield f"In brackets: the {in_percent(levels[-1])} interval, from the samples of both runs."
-    olds, news = ({name for run in side for name in run} for side in zip(*runs, strict=True))
-    for version, lacking in zip(names, (olds - news, news - olds), strict=True):
-        if lacking:
-            yield f"Only in {version}: {', '.join(sorted(lacking))}."
-    machines = [sorted({run.machine for run in side}) for side in zip(*runs, strict=True)]
-    if machines[0] != machines[1]:
+    every = [run for pair in runs for run in pair]
+    compared = {(change.function, change.what) for change in found}
+    if others := sorted(set().union(*map(_units, every)) - compared):
+        names = dict.fromkeys(function for function, _ in others)
+        yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
+    for name, measured in dict.fromkeys(item for run in every for item in _warned(run)):
+        yield f"Caution: {name} {measured}."
+    old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
+    if old != new:
         yield (
             "They ran on different machines or versions of JAX, which may be the difference: "
-            f"{', '.join(machines[0])}; and {', '.join(machines[1])}."
+            f"{', '.join(old)}; and {', '.join(new)}."
         )
-    if len(runs) == 1:
-        yield (
-            "Caution: these are two runs at two times. What the machine did meanwhile (its clock, "
-            "its temperature, other programs) is in the ratio, and in no interval. Two versions "
-            "that git has can be run in turn: python -m d2lpar compare --before COMMIT script.py"
-        )
+
+
+def _warned(run: Comparison) -> Iterator[tuple[str, str]]:
+    """Give what a reader should know of a run beyond how its samples vary."""
+    for name, measured in run.items():
+        yield from ((name, w) for w in measured.warnings if w not in measured.total.warnings)

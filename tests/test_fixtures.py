@@ -5,6 +5,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+
 from d2lpar import Comparison
 
 LOOP = """
@@ -37,6 +39,7 @@ def test_speed(compare, size):
     x = jnp.ones((size, size))
     times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x}, repeats=6)
     assert (times.ratio("sum", "product") > 0).holds
+    compare({"sum": lambda: x.sum()}, repeats=6)
     assert (times["sum"].total > 10).holds
 
 def test_on_a_busy_machine(compare):
@@ -83,11 +86,24 @@ def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_proce
     assert "test_loop.py::test_speed[10]\nsum, 6 repeats\n  dispatch" in shown
     assert "Too few rounds count: this needs no other program." in shown
     times = Comparison.from_json((tmp_path / "times.json").read_text())
-    assert sorted(times) == [
-        f"test_loop.py::test_speed[{size}]: {name}"
+    assert set(times) == {
+        f"test_loop.py::test_speed[{size}]{name}"
         for size in (10, 20)
-        for name in ("product", "sum")
-    ]
+        for name in (": product", ": sum", " (2): sum")
+    }
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_test_runs(tmp_path):
+    run = run_pytest(tmp_path, COMPARES, "--d2lpar-json", "nowhere/times.json")
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--d2lpar-json: 'nowhere/times.json' cannot be written" in run.stderr
+
+
+def test_without_a_comparison_no_file_of_an_earlier_session_is_left(tmp_path):
+    (tmp_path / "times.json").touch()
+    run = run_pytest(tmp_path, "def test(): pass", "--d2lpar-json", "times.json")
+    assert "times.json: no test has used the fixture `compare`" in run.stdout
+    assert not (tmp_path / "times.json").exists()
 
 
 def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():

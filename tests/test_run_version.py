@@ -34,10 +34,12 @@ def test_a_program_runs_as_under_python_with_what_lies_beside_it(run, command):
     assert done.returncode == 0, done.stderr
 
 
-def test_a_module_of_the_other_version_is_named(run):
-    done = run(
-        "import sys; sys.path.remove(sys.path[0]); import model", "", "bench.py", path="others"
-    )
+@pytest.mark.parametrize("ends", ["", "; sys.exit()"])
+@pytest.mark.parametrize("link", [False, True])
+def test_a_module_of_the_other_version_is_named_however_the_script_ends(run, tmp_path, ends, link):
+    (tmp_path / "link").symlink_to(tmp_path / "others")
+    program = f"import sys; sys.path.remove(sys.path[0]); import model{ends}"
+    done = run(program, "", "bench.py", path="link" if link else "others")
     assert done.returncode == 1
     assert done.stderr.startswith("It has imported model from /")
 
@@ -48,6 +50,16 @@ def test_what_is_installed_there_is_the_same_for_both(run, tmp_path):
     (installed / "library.py").touch()
     done = run("import library", "", "bench.py", path="others/.venv/site-packages")
     assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+def test_an_installed_copy_of_what_lies_in_the_repository_is_told_of(run, tmp_path):
+    for folder in ("others/python/library", "site-packages/library"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "__init__.py").touch()
+    done = run("import library", "", "bench.py", path="site-packages")
+    assert done.returncode == 0, done.stderr
+    assert "library is imported as it is installed, and lies in the repository" in done.stderr
 
 
 def test_the_status_of_a_program_is_handed_on(run):

@@ -4,19 +4,29 @@ import itertools
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections import Counter
 
 import numpy as np
+import psutil
 import pytest
 
 from d2lpar import Comparison, Measurement, Quantity
 from d2lpar.__main__ import main
-from d2lpar._versions import Program, changes, changes_in_turn, in_common, rank_sums, report
+from d2lpar._versions import (
+    Program,
+    _rank_of_the_end,
+    changes,
+    changes_in_turn,
+    in_common,
+    rank_sums,
+    report,
+)
 
 
-def run_of(machine="mine", needs=None, level=0.95, **times):
+def run_of(machine="mine", needs=None, level=0.95, warnings=(), **times):
     """Return a run in which functions took so many seconds; `(times, bytes)` observes memory."""
     measured = []
     for name, given in times.items():
@@ -26,7 +36,7 @@ def run_of(machine="mine", needs=None, level=0.95, **times):
             for share in (1.0, 0.1)
         )
         observed = {"memory": Quantity("memory", memory, "B")} if memory else {}
-        measured.append(Measurement(name, dispatch, total, observed=observed))
+        measured.append(Measurement(name, dispatch, total, warnings, observed=observed))
     return Comparison(measured, level, 0, needs, machine)
 
 
@@ -94,7 +104,8 @@ def test_what_was_observed_is_compared_as_well_and_is_less_or_more():
 def test_of_few_samples_and_of_times_that_are_zero_nothing_is_said(samples):
     (change, _) = changes(run_of(f=samples), run_of(f=FAST[:3]))
     assert change.verdict == "undecided"
-    assert "too few" in str(change) or "nan" in str(change)
+    assert "too few for an interval" in str(change) or "no ratio, since" in str(change)
+    assert not change.is_surely_later(1.0)
 
 
 def test_where_too_few_rounds_counted_nothing_is_claimed():
@@ -103,16 +114,30 @@ def test_where_too_few_rounds_counted_nothing_is_claimed():
     assert not change.is_surely_later(0.0)
 
 
-def test_the_report_says_what_only_one_has_and_that_two_machines_or_two_times_are_no_fair_match():
+def test_of_very_many_samples_the_interval_comes_at_once_and_is_nearly_the_exact_one():
+    exact, nearly = (_rank_of_the_end(50, n, 0.025) for n in (50, 51))
+    assert nearly == pytest.approx(exact * 51 / 50, rel=0.01)
+    assert _rank_of_the_end(5000, 5000, 0.025) > 0
+
+
+def test_the_report_says_what_not_every_run_has_and_that_two_machines_are_no_fair_match():
     before, after = run_of(f=SLOW, old=SLOW), run_of("another", f=FAST, new=SLOW)
+    before["f"].observed["size"] = Quantity("size", (1.0,), "B")
+    after["f"].observed["size"] = Quantity("size", (1.0,), "s")
     assert in_common(before, after) == [("f", "total"), ("f", "dispatch")]
-    said = report(("a.json", "b.json"), [(before, after)], changes(before, after))
+    said = report(("a.json", "b.json"), [(before, after)], changes(before, after), ["Noted."])
     assert said.startswith("a.json -> b.json\n\nf\n  the result is ready")
     assert "  the result is ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): faster" in spaced(said)
-    assert "Only in a.json: old.\nOnly in b.json: new.\n" in said
+    assert "\n\nNoted.\n" in said
+    assert "since not every run has it in the same unit: f, new, old." in said
     assert "different machines or versions of JAX, which may be the difference: mine; and a" in said
-    assert "Caution: these are two runs at two times." in said
-    assert "machines" not in report(("a", "b"), [(before, before)], changes(before, before))
+    assert "machines" not in report(("a", "b"), [(before, before)], changes(before, before), [])
+
+
+def test_what_a_reader_should_know_of_a_run_is_said_once():
+    run = run_of(f=SLOW, warnings=("returned no JAX array",))
+    said = report(("a", "b"), [(run, run)] * 6, changes_in_turn([(run, run)] * 6), [])
+    assert said.count("Caution: f returned no JAX array.") == 1
 
 
 def test_a_comparison_and_a_measurement_come_back_from_json_as_they_were():
@@ -127,7 +152,12 @@ def test_a_comparison_and_a_measurement_come_back_from_json_as_they_were():
         Measurement.from_json(before.to_json())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"measurements": [1]}', "null"])
+WRONG_LEVEL = run_of(f=SLOW, level=0.99).to_json().replace("0.99", '"x"')
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"measurements": [1]}', "null", "{} {}", WRONG_LEVEL]
+)
 def test_what_is_no_measurement_is_refused(text):
     with pytest.raises(ValueError, match="nothing that Comparison"):
         Comparison.from_json(text)
@@ -138,42 +168,44 @@ def test_what_is_no_measurement_is_refused(text):
 
 def d2lpar(*arguments):
     """Run the command here, and return with what it ends."""
+    before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["d2lpar", "compare", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
+    signal.signal(signal.SIGTERM, before)
     return stopped.value.code
 
 
-def test_two_files_are_compared_and_what_has_become_slower_can_fail(tmp_path, monkeypatch, capsys):
+def test_two_files_are_compared_with_a_caution(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, times in {"before": FAST, "after": SLOW}.items():
         (tmp_path / f"{name}.json").write_text(run_of(f=times).to_json())
     assert d2lpar("before.json", "after.json") == 0
-    assert ": slower" in capsys.readouterr().out
-    assert d2lpar("--fail-over", "5%", "before.json", "after.json") == 1
-    assert d2lpar("--fail-over", "5%", "after.json", "before.json") == 0
+    said = capsys.readouterr().out
+    assert ": slower" in said
+    assert "Caution: these are two runs at two times." in said
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "words"),
+    ("given", "words"),
     [
-        (["one.json"], 2, "give two files, or --before COMMIT and a script"),
-        (["--after", "HEAD", "a", "b"], 2, "give two files, or --before"),
-        (["--before", "HEAD", "none.py"], 2, "there is no script 'none.py'"),
-        (["a.json", "b.json"], "No such file or directory: 'a.json'", ""),
-        (["text.py", "text.py"], "text.py: This is nothing that Comparison.to_json", ""),
-        (["f.json", "g.json"], "f.json and g.json have no function in common.", ""),
-        (["--before", "none", "text.py"], "git has no commit 'none' here.", ""),
-        (["--rounds", "0", "--before", "HEAD", "text.py"], "rounds must be an integer of at", ""),
+        (["one.json"], "give two files, or --before COMMIT and a script"),
+        (["--after", "HEAD", "a", "b"], "--after needs --before COMMIT"),
+        (["--fail-over", "5%", "f.json", "f.json"], "--fail-over needs --before COMMIT"),
+        (["--before", "HEAD", "none.py"], "there is no script 'none.py'"),
+        (["a.json", "b.json"], "No such file or directory: 'a.json'"),
+        (["text.py", "text.py"], "text.py: This is nothing that Comparison.to_json"),
+        (["f.json", "g.json"], "f.json and g.json have no function in common."),
+        (["--before", "none", "text.py"], "git has no commit 'none' here."),
+        (["--rounds", "0", "--before", "HEAD", "text.py"], "rounds must be an integer of at"),
     ],
 )
-def test_what_cannot_be_compared_is_said(given, status, words, repository, capsys):
+def test_what_cannot_be_compared_is_said(given, words, repository, capsys):
     (repository / "text.py").write_text("no JSON")
     for name in "fg":
         (repository / f"{name}.json").write_text(run_of(**{name: SLOW}).to_json())
-    ended = d2lpar(*given)
-    assert ended == status or status in ended
+    assert d2lpar(*given) == 2
     assert words in capsys.readouterr().err
 
 
@@ -238,12 +270,43 @@ def test_two_versions_of_a_program_are_measured_in_turn_and_compared(repository,
 
 def test_six_rounds_decide_in_reversed_order_every_other_time(repository, tmp_path, capsys):
     log = tmp_path / "log"
-    assert d2lpar("--before", "main", "benchmarks/bench.py", log) == 0
+    assert d2lpar("--before", "main", "--fail-over", "5%", "benchmarks/bench.py", log) == 0
     assert log.read_text() == "sffssffssffs"
     said = capsys.readouterr().out
     assert "0.5 times (0.5 to 0.5): faster" in said
-    assert "the 95 % interval of the ratios of 6 rounds, in turn." in said
+    assert "the 95 % interval of the ratio, of 6 rounds in turn." in said
     assert "Caution" not in said
+    assert "itself differs" not in said
+
+
+def test_what_has_surely_become_slower_ends_with_the_status_1(repository, capsys):
+    (repository / "times.py").write_text(times_module("s", tuple(1.2 * s for s in SLOW)))
+    asked = ["--before", "HEAD", "benchmarks/bench.py"]
+    assert d2lpar("--fail-over", "5%", *asked) == 1
+    assert d2lpar("--fail-over", "25%", *asked) == 0
+    assert d2lpar(*asked) == 0
+
+
+def test_a_script_that_differs_itself_is_told_of(repository, capsys):
+    with open("benchmarks/bench.py", "a") as script:
+        script.write("# Twice the work.")
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "benchmarks/bench.py") == 0
+    assert "benchmarks/bench.py itself differs" in capsys.readouterr().out
+
+
+def test_a_hook_of_git_may_compare_and_nothing_of_the_repository_is_written(repository):
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "Fast.")
+    hook = repository / ".git" / "hooks" / "pre-commit"
+    command = "compare --before HEAD~1 --rounds 1 benchmarks/bench.py"
+    hook.write_text(f"#!/bin/sh\nexec {sys.executable} -m d2lpar {command}\n")
+    hook.chmod(0o755)
+    (repository / "new.txt").touch()
+    git("add", "new.txt")
+    git("commit", "--quiet", "--message", "A file.")
+    changed = subprocess.check_output(["git", "show", "--name-only", "--format="], text=True)
+    assert changed == "new.txt\n"
+    assert subprocess.check_output(["git", "status", "--short"], text=True) == ""
 
 
 def test_two_commits_are_compared_whatever_lies_here_which_stays_as_it_is(repository, capsys):
@@ -272,7 +335,7 @@ def test_a_commit_that_has_no_such_script_gets_the_one_that_lies_here(repository
     ("line", "words"),
     [
         ("raise SystemExit(3)", "bench.py of HEAD ({}) has ended with the exit status 3."),
-        ("", "bench.py of HEAD ({}) has not printed what it measured. Let its last line be"),
+        ("", "bench.py of HEAD ({}) has not printed what it measured: This is nothing"),
         ("print('{{}}')", "it was '{{}}'."),
         ("import sys; sys.path.insert(0, {here!r}); import times", "has ended with the exit"),
     ],
@@ -284,8 +347,26 @@ def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
     git("add", "bench.py")
     git("commit", "--quiet", "--message", "It fails.")
     head = subprocess.check_output(["git", "rev-parse", "HEAD"], text=True)[:7]
-    assert words.format(head) in d2lpar("--before", "HEAD", "bench.py")
-    assert ("It has imported times from" in capfd.readouterr().err) == ("import" in line)
+    assert d2lpar("--before", "HEAD", "bench.py") == 2
+    said = capfd.readouterr().err
+    assert words.format(head) in said
+    assert ("It has imported times from" in said) == ("import" in line)
+
+
+def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(repository, tmp_path):
+    (tmp_path / "temporary").mkdir()
+    program = (
+        "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
+    )
+    (repository / "bench.py").write_text(program)
+    command = [sys.executable, "-m", "d2lpar", "compare", "--before", "HEAD", "bench.py"]
+    there = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=there) as running:
+        pid = int(running.stderr.readline())
+        running.send_signal(signal.SIGTERM)
+    assert running.returncode == 128 + signal.SIGTERM
+    assert not psutil.pid_exists(pid)
+    assert [*(tmp_path / "temporary").iterdir()] == []
 
 
 def test_of_several_rounds_what_all_have_is_compared():
