@@ -164,7 +164,7 @@ class Comparison(dict[str, Measurement], RenamedAttributes):
 
     @property
     def machine(self) -> str:
-        """What it was measured on, in words: the processor, JAX's devices, and its version."""
+        """What it was measured on, in words, with JAX's devices and its version."""
         if self._machine is None:
             here = this_machine().rows
             self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {versions()['jax']}"

@@ -64,7 +64,8 @@ TO = "\N{EN DASH}\N{WORD JOINER}"  # No line ends behind it.
 
 MACHINES = {
     "h200": ("H200", {"marker": "D", "color": device_color("GPU 0")}),
-    "two-cores": ("two CPU cores", {"marker": "o", "color": device_color("CPU 0")}),
+    "two-cores": ("two EPYC cores", {"marker": "o", "color": device_color("CPU 0")}),
+    "two-xeon-cores": ("two Xeon cores", {"marker": "s", "color": device_color("CPU 1")}),
 }
 """The files in `evidence/`, with what to call the machine and how to mark it."""
 
@@ -106,7 +107,7 @@ def figure(app, docname, _):
     for place, line in enumerate(lines):
         for number, (stem, (_, look)) in enumerate(MACHINES.items()):
             if not isinstance(line, str) and (both := ratio(found[stem], line[1:])):
-                draw(axes, place - 0.16 + 0.32 * number, *both, look)
+                draw(axes, place + 0.24 * (number - 1), *both, look)
     for name, look in MACHINES.values():
         axes.plot([], [], linestyle="", markersize=7, label=name, **look)
     axes.axvline(1, color="black", linewidth=1)
@@ -125,7 +126,7 @@ def figure(app, docname, _):
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.text(0.9, 0, "← PyTorch faster", ha="right", va="center")
     axes.text(1.1, 0, "JAX faster →", va="center")
-    axes.figure.legend(loc="outside upper center", ncols=2)
+    axes.figure.legend(loc="outside upper center", ncols=len(MACHINES))
     alt = "Ratios of times, PyTorch to JAX: " + "; ".join(
         f"{row[0]} {both[0]:.2g} on {name}"
         for rows in GROUPS.values()
