@@ -316,15 +316,6 @@ def test_on_a_phone_two_lists_beside_each_other_stand_below_each_other(visit):
         assert min(goes_on.values()) > max(waits.values())
 
 
-@in_a_browser
-def test_on_a_phone_the_name_of_a_framework_does_not_lie_on_what_its_cell_says(visit):
-    with visit("book/from-other-frameworks.html", 390) as tab:
-        room = """all => all.map(of => parseFloat(getComputedStyle(of).paddingInlineStart)
-            - parseFloat(getComputedStyle(of, "::before").width))"""
-        cells = tab.locator("table.d2lpar-newcomers td:not(:first-child)")
-        assert min(cells.evaluate_all(room)) > 0
-
-
 # --- What readers do --------------------------------------------------------------------------
 
 

@@ -80,7 +80,8 @@ def sources(app, name):
 
 
 def repeated(app):
-    """Return the runs of the book's pages that were repeated, by machine, condition and page."""
+    """Return the runs of pages on the machine that ran last, by machine, condition and page."""
     rows = repeats.load(Path(app.srcdir, "book", "evidence", "repeats.csv"))
+    rows = [row for row in rows if row["machine"] == rows[-1]["machine"]]
     pages = [page.removeprefix("book/") for page, made in this_build(app).claims.items() if made]
     return repeats.latest(rows, pages)
