@@ -321,10 +321,9 @@ def measure(
 
     Args:
         function: What to measure. It must *return* what it computes: that is what is waited for.
-        *args: Its arguments, made beforehand so that making them is not timed. Arguments by name
+        *args: Its arguments, made beforehand so that making them is not timed. Keyword arguments
             come with `functools.partial(function, name=value)`, since the names here are those of
-            `measure`. What a function donates it cannot be given twice: measure
-            `carried(function, ...)`.
+            `measure`. A donated argument cannot be passed again: measure `carried(function, ...)`.
         until: As for `compare`; it is given the measurement so far.
         repeats: How many times to measure; six or more give a 95 % interval.
         max_seconds: As for `compare`.

@@ -339,8 +339,9 @@ def test_the_page_with_the_evidence_has_a_row_for_every_claim_and_none_fails_in_
     page = (html / "book" / "evidence.html").read_text()
     claims = [key for path in NOTEBOOKS for key in claims_of(path)]
     assert f"Claims: {len(claims)} (" in page
-    (table,) = re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL)
-    rows = [re.findall(r"<td>.*?</td>", row, re.DOTALL) for row in table.split("<tr")]
+    tables = re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL)
+    assert len(tables) == len(NOTEBOOKS)
+    rows = [re.findall(r"<td>.*?</td>", row, re.DOTALL) for t in tables for row in t.split("<tr")]
     rows = [cells for cells in rows if cells]
     assert [re.search('#claim-([^"]+)', title)[1] for title, *_ in rows] == claims
     assert [cells[0] for cells in rows if "fails" in cells[1]] == []

@@ -85,15 +85,18 @@ SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive
 
 
 def number_of(claim, tested):
-    """Return a cell with the decisive number of a claim; marked if it was compared otherwise."""
+    """Return a cell with the decisive number of a claim; marked if it was tested otherwise."""
     if not claim:
         return "\u2013"
     if claim.needs:
         return [verdict("untestable", "not testable")]
     same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
     shown = next(same, nearest(claim))
-    otherwise = "" if says(shown) == says(tested) else "\u2020"
-    words = f"{shown.quantity} {SIGNS[claim.verdict]}{otherwise}"
+    words = f"{shown.quantity} {SIGNS[claim.verdict]}"
+    if shown.quantity.name != tested.quantity.name:
+        words = f"{SIGNS[claim.verdict]}\u2021"  # Its number is of something else.
+    elif says(shown) != says(tested):
+        words += "\u2020"
     return [verdict(claim.verdict, unbroken(words))]
 
 
