@@ -69,12 +69,13 @@ def release_freed_memory() -> bool:
 class PeakMemory:
     """Sample memory *during* a block of code, and keep its peak.
 
-    Memory read after a block has ended, or behind a barrier, says nothing of what piled up
-    inside. A thread therefore samples the probe while the block runs; a peak that is shorter than
-    the interval may be missed. (A GPU keeps its own, of the whole process:
-    `device.memory_stats()["peak_bytes_in_use"]`.) What the C library keeps of an earlier block is given back before (`release_freed_memory`), so that the second of two blocks
-    does not seem to need less than the first; a probe of your own does that itself, if it has to.
-    What happens only once, such as compiling, is the first block's: let the work run once before.
+    Memory read after a block has ended, or behind a barrier, says nothing of what piled up inside.
+    A thread therefore samples the probe while the block runs; a peak that is shorter than the
+    interval may be missed. (A GPU keeps its own, of the whole process:
+    `device.memory_stats()["peak_bytes_in_use"]`.) What the C library keeps of an earlier block is
+    given back before (`release_freed_memory`), so that the second of two blocks does not seem to
+    need less than the first; a probe of your own does that itself, if it has to. What happens only
+    once, such as compiling, is the first block's: let the work run once before.
 
     Args:
         probe: Returns bytes; `host_memory` unless you give another one.
