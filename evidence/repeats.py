@@ -196,7 +196,7 @@ def sigmas(runs: Iterable[list[float]]) -> str:
         least = min(least, median / spread if spread else math.copysign(math.inf, median))
     if least == math.inf:
         return "exact"
-    return f"over 1000 {SIGMA}" if least > 1000 else f"{least:.1f} {SIGMA}"
+    return f"over 100 {SIGMA}" if least > 100 else f"{least:.1f} {SIGMA}"
 
 
 def table(header: list[str], rows: list[list[str]]) -> str:

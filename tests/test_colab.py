@@ -1,8 +1,8 @@
-"""The notebooks as Colab runs them: alone in a folder, in an environment that has no d2lpar yet.
+"""The chapters as Colab runs them: alone in a folder, in an environment that has no d2lpar yet.
 
-With the JAX of Colab and, where it is here, with its Python, but with few rounds, and two at a
-time: that a claim holds is the book build's to say, and what `make evidence` and `make matrix` are
-for.
+With the JAX of Colab and, where it is here, with its Python, but with few rounds, and beside other
+tests: that a claim holds is the book build's to say, and what `make evidence` is for. The
+solutions run with that JAX each week (`make matrix`).
 """
 
 import fcntl
@@ -20,7 +20,7 @@ from run_notebook import FEW_ROUNDS, ROOT, notebooks
 
 from d2lpar.book import claims, exercises, explore
 
-NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks()]
+NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks() if path.parent.name == "book"]
 IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
 PYTHON = "3.13"  # Colab's, as is this JAX.
 PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
@@ -127,9 +127,11 @@ def colab(tmp_path_factory):
 
 QUICK = f"""{FEW_ROUNDS}
 import functools
+import d2lpar.book.automatic_parallelism as of_chapter_2
 import d2lpar.book.workloads
 
 d2lpar.record_typical = functools.partial(d2lpar.record_typical, times=1)
+of_chapter_2.record_copies = functools.partial(of_chapter_2.record_copies, times=2)
 d2lpar.book.workloads.training_size = lambda hidden: ((512, 64, 64, 1), 64)
 """
 

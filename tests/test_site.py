@@ -21,6 +21,8 @@ in_a_browser = pytest.mark.skipif(
 )
 
 PAGES = re.findall(r"(?:root|file): (book/[\w/-]+)", (ROOT / "_toc.yml").read_text())
+# Those of the API are made alike, so a browser looks at one for all.
+VISITED = [page for page in PAGES if "/api/" not in page or page == "book/api/measuring"]
 CHAPTERS = PAGES[1:6]
 MADE_BY_SPHINX = ["genindex", "search", "404"]
 NOTEBOOKS = [str(path.relative_to(ROOT).with_suffix("")) for path in notebooks()]
@@ -87,7 +89,7 @@ def visit(browser, address):
 # What looks at a page shares it, and so runs in one process.
 @pytest.fixture(
     scope="module",
-    params=[pytest.param(p, marks=pytest.mark.xdist_group(p)) for p in [*PAGES, *MADE_BY_SPHINX]],
+    params=[pytest.param(p, marks=pytest.mark.xdist_group(p)) for p in [*VISITED, *MADE_BY_SPHINX]],
 )
 def page(request):
     """A page of the book."""
