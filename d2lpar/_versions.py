@@ -31,7 +31,7 @@ from d2lpar._format import format_value, plural
 from d2lpar._measurement import Comparison
 from d2lpar._quantity import LEVEL, Quantity, in_percent
 
-TIMES = {"total": "the result is ready", "dispatch": "the call returns"}
+TIMES = {"total": "result ready", "dispatch": "call returns"}
 """How the two times of a measurement read."""
 
 
@@ -77,7 +77,7 @@ class Change:
         numbers = [format_value(value, self.unit) for value in (self.before, self.after)]
         low, high = self.interval
         label = TIMES.get(self.what, self.what)
-        left = f"  {label:<20} {numbers[0]:>9} -> {numbers[1]:<9}"
+        left = f"  {label:<12} {numbers[0]:>9} -> {numbers[1]:<9}"
         if math.isnan(self.ratio):
             return f"{left} no ratio, since not all of them are positive"
         sure = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"

@@ -126,8 +126,8 @@ def test_the_report_says_what_not_every_run_has_and_that_two_machines_are_no_fai
     after["f"].observed["size"] = Quantity("size", (1.0,), "s")
     assert in_common(before, after) == [("f", "total"), ("f", "dispatch")]
     said = report(("a.json", "b.json"), [(before, after)], changes(before, after), ["Noted."])
-    assert said.startswith("a.json -> b.json\n\nf\n  the result is ready")
-    assert "  the result is ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): faster" in spaced(said)
+    assert said.startswith("a.json -> b.json\n\nf\n  result ready")
+    assert "  result ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): faster" in spaced(said)
     assert "\n\nNoted.\n" in said
     assert "since not every run has it in the same unit: f, new, old." in said
     assert "different machines or versions of JAX, which may be the difference: mine; and a" in said
@@ -263,8 +263,8 @@ def test_two_versions_of_a_program_are_measured_in_turn_and_compared(repository,
     assert head.startswith("HEAD (")
     assert head.endswith(") -> the files here")
     assert name == "step"
-    assert ready.startswith("  the result is ready")
-    assert returns.startswith("  the call returns")
+    assert ready.startswith("  result ready")
+    assert returns.startswith("  call returns")
     assert err == "round 1 of 1\n"
 
 
