@@ -105,9 +105,6 @@ def _parser() -> argparse.ArgumentParser:
         help="with --watch, write the report of each: FILE with its number before the suffix",
     )
     for command, do in ((watching, watch), (running, run)):
-        command.add_argument(
-            "-m", dest="module", action="store_true", help="the script is a module, as for Python"
-        )
         command.add_argument("script", help="a file; with -m, a module such as package.train")
         command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
         command.set_defaults(do=do, refuse=command.error)
@@ -142,14 +139,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="exit with 1 if a result is surely later by more, for example 5%%; 2 is a failure",
     )
-    comparing.add_argument(
-        "-m", dest="module", action="store_true", help="the script is a module, as for Python"
-    )
     comparing.add_argument("script", help="the first file; with --before, a script")
     comparing.add_argument(
         "arguments", nargs=argparse.REMAINDER, help="the second file; or what the script is given"
     )
     comparing.set_defaults(do=compare, refuse=comparing.error)
+    for command in (watching, running, comparing):
+        command.add_argument(
+            "-m", dest="module", action="store_true", help="the script is a module, as for Python"
+        )
     return parser
 
 

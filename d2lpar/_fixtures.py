@@ -1,7 +1,7 @@
 """What pytest finds by itself where d2lpar is installed: fixtures, and an option."""
 
-import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,8 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     """Let the report of a test say what it has measured, wherever pytest-xdist has run it."""
     report = yield
-    if report.when == "call":
-        report.d2lpar = item.stash.get(_KEPT, [])
+    if report.when == "call" and _KEPT in item.stash:
+        report.d2lpar = item.stash[_KEPT]
     return report
 
 
@@ -75,31 +75,33 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             terminalreporter.write_line(f"{file}: no test has used the fixture `compare`")
         return
     from d2lpar._format import write_whole
-    from d2lpar._measurement import Comparison
 
     terminalreporter.section("d2lpar: when calls return, and when results are ready")
-    for test, text in kept:
-        terminalreporter.write_line(f"{test}\n{Comparison.from_json(text)}\n")
+    for test, times in kept:
+        terminalreporter.write_line(f"{test}\n{times}\n")
     if file:
-        write_whole(file.absolute(), _together(kept))
+        write_whole(file.absolute(), _together(kept).to_json())
 
 
-def _kept(terminalreporter: Any) -> Iterator[tuple[str, str]]:
+def _kept(terminalreporter: Any) -> Iterator[tuple[str, "Comparison"]]:
     """Give what each test has measured; the second comparison of a test has a number."""
+    from d2lpar._measurement import Comparison
+
     for reports in terminalreporter.stats.values():
         for report in reports:
             for number, text in enumerate(getattr(report, "d2lpar", ()), 1):
-                yield f"{report.nodeid} ({number})" if number > 1 else report.nodeid, text
+                test = f"{report.nodeid} ({number})" if number > 1 else report.nodeid
+                yield test, Comparison.from_json(text)
 
 
-def _together(kept: list[tuple[str, str]]) -> str:
-    """Return the JSON of one comparison that has the functions of all, by test."""
-    every = [(test, json.loads(text)) for test, text in kept]
-    counting = [(test, one) for test, one in every if not one["needs"]]
-    measured = [
-        each | {"name": f"{test}: {each['name']}"}
-        for test, one in counting
-        for each in one["measurements"]
-    ]
-    level = max((one["level"] for _, one in counting), default=0.95)
-    return json.dumps(every[0][1] | {"measurements": measured, "level": level, "needs": None})
+def _together(kept: list[tuple[str, "Comparison"]]) -> "Comparison":
+    """Return one comparison that has the functions of all of which enough rounds count, by test."""
+    from d2lpar._measurement import Comparison
+
+    counting = [(test, times) for test, times in kept if not times.needs]
+    return Comparison(
+        [replace(m, name=f"{test}: {m.name}") for test, times in counting for m in times.values()],
+        max(times.level for _, times in kept),
+        sum(times.dropped_rounds for _, times in counting),
+        machine=kept[0][1].machine,
+    )

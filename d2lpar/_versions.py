@@ -12,6 +12,7 @@ one ratio, and what is said is of those.
 """
 
 import contextlib
+import functools
 import math
 import os
 import shutil
@@ -33,6 +34,9 @@ from d2lpar._quantity import LEVEL, Quantity, in_percent
 
 TIMES = {"total": "result ready", "dispatch": "call returns"}
 """How the two times of a measurement read."""
+
+NO_RATIO = math.nan, (math.nan, math.nan)
+"""A ratio with its interval, of numbers that are not all positive."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +137,7 @@ def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
     """Return the ratio of two quantities that were not measured in turn, and its interval."""
     over, under = np.array(new.samples), np.array(old.samples)
     if not (np.all(over > 0) and np.all(under > 0)):
-        return math.nan, (math.nan, math.nan)
+        return NO_RATIO
     ratios = np.sort(np.divide.outer(over, under), axis=None)
     k = _rank_of_the_end(len(over), len(under), (1 - max(new.level, old.level)) / 2)
     interval = (ratios[k - 1], ratios[-k]) if k else (-math.inf, math.inf)
@@ -282,10 +286,15 @@ def versions_of(
         yield repository, old, new
 
 
-def _without_gits_variables() -> dict[str, str]:
-    """Return the environment without what git says to its hooks, such as which index to write."""
+@functools.cache
+def _gits_variables() -> frozenset[str]:
+    """Return what git says to its hooks, such as which index to write, by the names of it."""
     named = ["git", "rev-parse", "--local-env-vars"]
-    own = subprocess.run(named, capture_output=True, text=True, check=False).stdout.split()
+    return frozenset(subprocess.run(named, capture_output=True, text=True).stdout.split())
+
+
+def _without_gits_variables() -> dict[str, str]:
+    own = _gits_variables()
     return {name: value for name, value in os.environ.items() if name not in own}
 
 
@@ -343,11 +352,11 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
     for function, what in in_common(*runs):
         medians = [[run[function][what].median for run in pair] for pair in pairs]
         old, new = map(statistics.median, zip(*medians, strict=True))
-        if all(before > 0 for before, _ in medians):
+        if all(median > 0 for pair in medians for median in pair):
             ratios = Quantity("ratio", tuple(after / before for before, after in medians))
             ratio, interval = ratios.median, ratios.interval
         else:
-            ratio, interval = math.nan, (math.nan, math.nan)
+            ratio, interval = NO_RATIO
         unit = runs[0][function][what].unit
         found.append(Change(function, what, old, new, unit, ratio, interval, needs))
     return found

@@ -369,6 +369,12 @@ def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(repository, tm
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
+def test_of_rounds_with_a_zero_on_either_side_there_is_no_ratio():
+    pair = run_of(f=(SLOW, SLOW)), run_of(f=(SLOW, (0.0,) * 9))
+    for rounds in ([pair] * 6, [pair[::-1]] * 6):
+        assert verdicts(changes_in_turn(rounds))["f", "memory"] == "undecided"
+
+
 def test_of_several_rounds_what_all_have_is_compared():
     rounds = [(run_of(f=SLOW, g=SLOW), run_of(f=FAST))] * 6
     assert verdicts(changes_in_turn(rounds)) == {
