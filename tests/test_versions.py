@@ -36,7 +36,8 @@ def run_of(machine="mine", needs=None, level=0.95, warnings=(), **times):
             for share in (1.0, 0.1)
         )
         observed = {"memory": Quantity("memory", memory, "B")} if memory else {}
-        measured.append(Measurement(name, dispatch, total, warnings, observed=observed))
+        devices = frozenset({"CPU 0"})
+        measured.append(Measurement(name, dispatch, total, warnings, devices, observed))
     return Comparison(measured, level, 0, needs, machine)
 
 
@@ -146,6 +147,7 @@ def test_a_comparison_and_a_measurement_come_back_from_json_as_they_were():
     assert "\n" not in before.to_json()
     assert vars(after) == vars(before)
     assert repr(after) == repr(before)
+    assert after["f"].devices == {"CPU 0"}
     assert after["f"]["memory"].samples == before["f"]["memory"].samples
     assert repr(Measurement.from_json(before["g"].to_json())) == repr(before["g"])
     with pytest.raises(ValueError, match="comparison of 2 functions"):
@@ -279,6 +281,27 @@ def test_six_rounds_decide_in_reversed_order_every_other_time(repository, tmp_pa
     assert "itself differs" not in said
 
 
+def test_where_git_is_told_of_a_repository_none_of_its_files_and_commits_change(
+    repository, monkeypatch
+):
+    commit_times(repository, "f", FAST)
+    seen = [["git", "rev-parse", "--symbolic-full-name", "HEAD"], ["git", "status", "--short"]]
+    before = [subprocess.check_output(command) for command in seen]
+    monkeypatch.setenv("GIT_DIR", str(repository / ".git"))
+    assert d2lpar("--before", "HEAD~1", "--rounds", "1", "benchmarks/bench.py") == 0
+    assert [subprocess.check_output(command) for command in seen] == before
+
+
+def test_a_package_in_the_folder_src_is_that_of_each_version(repository, tmp_path):
+    (repository / "src").mkdir()
+    git("mv", "--force", "times.py", "src/times.py")
+    commit_times(repository / "src", "s", SLOW)
+    (repository / "src" / "times.py").write_text(times_module("f", FAST))
+    log = tmp_path / "log"
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "benchmarks/bench.py", log) == 0
+    assert log.read_text() == "sf"
+
+
 def test_what_has_surely_become_slower_ends_with_the_status_1(repository, capsys):
     (repository / "times.py").write_text(times_module("s", tuple(1.2 * s for s in SLOW)))
     asked = ["--before", "HEAD", "benchmarks/bench.py"]
@@ -303,7 +326,7 @@ def test_a_hook_of_git_may_compare_and_nothing_of_the_repository_is_written(repo
     hook.chmod(0o755)
     (repository / "new.txt").touch()
     git("add", "new.txt")
-    git("commit", "--quiet", "--message", "A file.")
+    git("commit", "--all", "--quiet", "--message", "A file.")
     changed = subprocess.check_output(["git", "show", "--name-only", "--format="], text=True)
     assert changed == "new.txt\n"
     assert subprocess.check_output(["git", "status", "--short"], text=True) == ""
