@@ -97,14 +97,15 @@ environment:
 	@mkdir -p .venv && '$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
 
 # From nothing if there is no stamp, since an interrupted set-up leaves halves of packages.
-# Without isolation: hatchling comes from the lock.
+# Without isolation: hatchling comes from the lock. Compiled now: where PYTHONDONTWRITEBYTECODE is
+# set, as in many containers, each of some hundred processes would compile JAX anew, for a second.
 set-up: $(uv)/bin/uv
 	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
 	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
 	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)
 	rm -f $(venv)/from-*
 	echo "-e ." | VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet \
-	    --no-build-isolation requirements.txt -
+	    --compile-bytecode --no-build-isolation requirements.txt -
 	touch $(stamp)
 
 $(uv)/bin/uv:

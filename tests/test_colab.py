@@ -98,7 +98,8 @@ class Colab(NamedTuple):
         commit_tree(self.folder / "checkout")
         venv = self.python.parent.parent
         self.run("uv", "venv", "--quiet", "--seed", "--python", interpreter_of_colab(), venv)
-        self.run("uv", "pip", "install", "--quiet", "--python", self.python, *PREINSTALLED)
+        install = "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", self.python
+        self.run(*install, *PREINSTALLED)
         kernel = self.folder / "kernels" / "colab"
         kernel.mkdir(parents=True)
         launch = [str(self.python), "-m", "ipykernel_launcher", "-f", "{connection_file}"]
