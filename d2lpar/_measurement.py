@@ -133,6 +133,8 @@ _SAID_OF_ALL = ("machine", "level", "dropped_rounds", "needs")
 class Comparison(dict[str, Measurement], RenamedAttributes):
     """The measurements of functions that were called in turn, paired up round by round.
 
+    It is a dict: `times["new"]` is the `Measurement` of the function of that name.
+
     Args:
         measurements: One for each function, of the rounds that count.
         level: The confidence of their intervals.

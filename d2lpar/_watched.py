@@ -90,7 +90,7 @@ class Finding:
     """A line that takes time.
 
     Attributes:
-        kind: One of `KINDS`: what costs most there.
+        kind: What costs most there, such as `"value"`, `"barrier"` or `"device idle"`.
         place: Where it stands: its `file`, `line` and `code`.
         operation: What Python was at, as it is written there.
         thread: The name of the thread.

@@ -12,7 +12,7 @@ import io
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -105,7 +105,10 @@ def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
     parts = []
     for machine, conditions in sorted(latest(rows, pages).items()):
         shown = {
-            key: [", ".join(filter(None, how_often(runs, key))) for runs in conditions.values()]
+            key: [
+                ", ".join(filter(None, how_often(runs, key, sigmas)))
+                for runs in conditions.values()
+            ]
             for page in pages
             for runs in conditions.values()
             for key in (claims_in(runs[page][-1]) if page in runs else ())
@@ -152,15 +155,15 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
     counts = sorted({len(page) for page in runs.values()})
     held = {page: sum(map(all_held, found)) for page, found in runs.items()}
     rates = [held[page] / len(found) for page, found in runs.items()]
-    worst = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
+    estimate = f"{100 * math.prod(rates):.0f} %" if counts[0] > 1 else "too few runs"
+    others = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
     missing = plural(len(pages) - len(runs), "page")
     return [
         " to ".join(dict.fromkeys([days[0], days[-1]])),
         ", ".join(f"`{commit}`" for commit in sorted({row["commit"] for row in rows})),
         " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))),
-        "; ".join([f"{sum(held.values())} of {len(rows)}", *worst]),
-        f"{100 * math.prod(rates):.0f} %"
-        + f", without {missing} that did not run" * (len(runs) < len(pages)),
+        "; ".join([f"{sum(held.values())} of {len(rows)}", *others]),
+        estimate + f", without {missing} that did not run" * (len(runs) < len(pages)),
     ]
 
 
@@ -169,8 +172,13 @@ def all_held(row: Mapping[str, str]) -> bool:
     return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "seen", "untestable"}
 
 
-def how_often(runs: Mapping[str, list[Mapping]], key: str) -> tuple[str, str]:
-    """Return how often a claim held where it could be tested, and how far it is from failing."""
+def how_often(
+    runs: Mapping[str, list[Mapping]], key: str, how_far: Callable[[list[list[float]]], str]
+) -> tuple[str, str]:
+    """Return how often a claim held where it could be tested, and how far it is from failing.
+
+    `how_far` says that in words, given the margins of each run.
+    """
     made = [claims_in(row)[key] for page in runs.values() for row in page if key in claims_in(row)]
     tested = [margins for verdict, margins in made if verdict != "untestable"]
     if not tested:
@@ -179,7 +187,19 @@ def how_often(runs: Mapping[str, list[Mapping]], key: str) -> tuple[str, str]:
     others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
     parts = [f"{verdicts['holds'] + verdicts['seen']} of {len(tested)}"]
     parts += [f"{count} {what}" for what, count in others.items() if count]
-    return ", ".join(parts), sigmas(tested) if len(tested) > 1 else ""
+    return ", ".join(parts), how_far(tested) if len(tested) > 1 else ""
+
+
+def worst(runs: Iterable[list[float]]) -> str:
+    """Return the margin that came nearest to failing, of all comparisons of all runs.
+
+    A count that is always the same has none that says anything.
+    """
+    runs = list(runs)
+    if all(margins == runs[0] for margins in runs):
+        return "exact"
+    least = min(map(min, runs))
+    return f"{100 * least:+.0f} % at worst" if math.isfinite(least) else "too few samples"
 
 
 def sigmas(runs: Iterable[list[float]]) -> str:

@@ -7,7 +7,7 @@ import pytest
 import repeats
 import run_notebook
 from pages import notebook_showing, write_page
-from repeats import SIGMA, claims_in, in_short, load, report, save, sigmas
+from repeats import SIGMA, claims_in, in_short, load, report, save, sigmas, worst
 from run_notebook import notebooks
 
 from d2lpar import exact
@@ -34,6 +34,19 @@ def test_a_claim_is_far_from_failing_by_so_many_standard_deviations_between_runs
 )
 def test_what_is_said_of_how_far_a_claim_is_from_failing(runs, words):
     assert sigmas(runs) == words
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"),
+    [
+        ([[4.0, 0.1], [4.1, 0.346], [3.9, 0.2]], "+10 % at worst"),
+        ([[0.5], [-0.254]], "-25 % at worst"),
+        ([[4.0, 1.0], [4.0, 1.0]], "exact"),
+        ([[-float("inf")], [1.0]], "too few samples"),
+    ],
+)
+def test_a_reader_is_told_the_margin_of_the_run_that_came_nearest_to_failing(runs, words):
+    assert worst(runs) == words
 
 
 def test_a_claim_is_kept_as_its_verdict_and_its_margins_in_units_of_the_bound():
@@ -73,7 +86,9 @@ def test_the_rates_of_pages_are_multiplied_as_they_were_never_one_build():
     total = "2026-11-21 to 2026-11-23 | `c1` | 2 to 4 | 4 of 6; one: 3 of 4; two: 1 of 2 | 38 % |"
     assert f"| 2 cores beside 2 busy programs | {total}" in report(runs, list(BOOK))
     assert report(runs[::-1], list(BOOK)) == report(runs, list(BOOK))
-    assert "| 1 of 1 | 100 %, without 1 page that did not run |" in report([runs[0]], list(BOOK))
+    assert "| 1 of 1 | too few runs, without 1 page that did not run |" in report(
+        [runs[0]], list(BOOK)
+    )
     assert report([], list(BOOK)) == "No page has been repeated yet.\n"
 
 
@@ -98,7 +113,7 @@ def test_each_machine_has_tables_of_its_own():
 def test_of_each_page_the_runs_of_the_commit_count_that_ran_last_and_the_report_names_it():
     old = [run("one", "fails", "holds"), run("two", "holds")]
     text = report([*old, run("one", "holds", "holds", commit="c2")], list(BOOK))
-    assert "| `c1`, `c2` | 1 | 2 of 2 | 100 % |" in text
+    assert "| `c1`, `c2` | 1 | 2 of 2 | too few runs |" in text
     assert "| `a` | 1 of 1 |" in text
 
 
@@ -148,7 +163,7 @@ def test_what_is_not_committed_is_run_and_shown_and_not_kept(book, tmp_path, mon
         repeats.main(notebooks()[:1], CONDITION, 1, file)
     assert book == ["one", "one"]
     assert load(file) == []
-    assert "| `c1-dirty` | 1 | 1 of 1 | 100 % |" in capsys.readouterr().out
+    assert "| `c1-dirty` | 1 | 1 of 1 | too few runs |" in capsys.readouterr().out
 
 
 # --- What is published ------------------------------------------------------------------------

@@ -159,22 +159,29 @@ def test_every_example_for_users_of_the_package_prints_what_stands_below_it(tmp_
     assert len(names) == 10
     assert set(names) <= set(d2lpar.__all__)
     beginning = re.search(r"^```python\n(.*?)^```", ten, re.M | re.S)[1]
-    # It has to come before anything else of JAX.
-    program = ["from d2lpar import use_cpu_devices\nuse_cpu_devices(4)", beginning]
-    program += [f"print('---')\n{textwrap.dedent(code)}" for _, code, _ in examples]
-    (tmp_path / "train.py").write_text("\n".join(program), encoding="utf-8")
-    command = [sys.executable, "train.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    printed = done.stdout.split("---\n")[1:]
+    *programs, alone = [textwrap.dedent(code) for _, code, _ in examples]
+    together = "".join([beginning, *(f"print('---')\n{program}" for program in programs)])
+    printed = [
+        output
+        for program in (together, f"print('---')\n{alone}")
+        for output in output_of(program, tmp_path).split("---\n")[1:]
+    ]
     for name, said, (*_, shown) in zip(names, printed, examples, strict=True):
         assert without_numbers(said) == without_numbers(shown), name
+
+
+def output_of(program, folder):
+    """Return what a program prints that is run as a script."""
+    (folder / "train.py").write_text(program, encoding="utf-8")
+    command = [sys.executable, "train.py"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def without_numbers(text):
     """Return what an example prints, without what differs from run to run, or on a busy machine."""
     text = text.replace("inconclusive", "holds")
     text = re.sub(r"^ *caution: .*\n", "", textwrap.dedent(text), flags=re.M)
-    text = re.sub(r"\S*train\.py:\d+", "train.py:1", text)
     text = re.sub(r"[\d.]+( [nµm]?s\b| [kMG]?B\b)?", "1", text)
     return re.sub(r" +", " ", text)

@@ -1,6 +1,6 @@
 """Tables of what this build and other machines have measured, for Sphinx."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from datetime import UTC, datetime
 from itertools import chain
 
@@ -46,10 +46,12 @@ def claims_table(app, docname, _):
             numbers = (number_of(c, tested) for c in found)
             title = [[claim_link(app, docname, page, claim)]]
             title += [with_code(says(tested))] if isinstance(tested, Predicate) else []
-            often = zip(*(runs.repeats.how_often(of, claim.key) for of in repeated), strict=True)
+            how_often, worst = runs.repeats.how_often, runs.repeats.worst
+            often = zip(*(how_often(of, claim.key, worst) for of in repeated), strict=True)
             lines = (dict.fromkeys(words) if len(set(words)) == 1 else words for words in often)
             held = (" \u00b7 ".join(filter(None, words)) for words in lines)
-            held = [[nodes.Text(words.replace(" of ", "\u00a0of\u00a0"))] for words in held]
+            held = [unbroken(words).replace(" of ", "\u00a0of\u00a0") for words in held]
+            held = [[nodes.Text(words)] for words in held]
             rows.append((title, *numbers, held))
         counts = in_words(Counter(short(claim.verdict) for claim in claims))
         fold = f"{app.env.titles[page].astext()} ({counts})"
@@ -85,19 +87,18 @@ SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive
 
 
 def number_of(claim, tested):
-    """Return a cell with the decisive number of a claim; marked if it was tested otherwise."""
+    """Return the decisive number of a claim; without a verdict if it was tested otherwise."""
     if not claim:
         return "\u2013"
     if claim.needs:
         return [verdict("untestable", "not testable")]
     same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
     shown = next(same, nearest(claim))
-    words = f"{shown.quantity} {SIGNS[claim.verdict]}"
     if shown.quantity.name != tested.quantity.name:
-        words = f"{SIGNS[claim.verdict]}\u2021"  # Its number is of something else.
-    elif says(shown) != says(tested):
-        words += "\u2020"
-    return [verdict(claim.verdict, unbroken(words))]
+        return "\u2013\u2021"  # Its number is of something else.
+    if says(shown) != says(tested):
+        return unbroken(f"{shown.quantity}\u2020")
+    return [verdict(claim.verdict, unbroken(f"{shown.quantity} {SIGNS[claim.verdict]}"))]
 
 
 # --- Claims without their cause ---------------------------------------------------------------
@@ -170,27 +171,28 @@ def axis():
 
 def causes_table(app, docname, _):
     """Return a line on where claims were tested, and a table of them with cause and without."""
-    kept, rows = runs.causes(app), []
+    kept, pages, rows = runs.causes(app), runs.tested_pages(app), []
     for page, claims in claims_by_page(app):
+        title = app.env.titles[page].astext()
+        rows.append(title + when_tested(pages.get(page.removeprefix("book/"))))
         for claim in claims:
             found = kept.get(claim.key, {})
             with_it, without = (tested(found.get(side)) for side in ("with", "without"))
             link = [[claim_link(app, docname, page, claim)]]
             rows.append((link, with_it, found.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    where = tested_on(runs.tested_pages(app).values()) or "no machine yet"
+    where = "; ".join(dict.fromkeys(found["machine"] for found in pages.values()))
     made = table("causes", header, rows, stacked=True)
-    return [nodes.paragraph(text=f"Tested on {where}."), made]
+    return [nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."), made]
 
 
-def tested_on(pages):
-    """Return on which machines pages were tested, when, and at which commits, in words."""
-    found = defaultdict(set)
-    for page in pages:
-        commit, dirty, _ = page["commit"].partition("-dirty")
-        changes = " with changes that are not committed" if dirty else ""
-        found[page["machine"]].add(f"{page['date']} at commit {commit}{changes}")
-    return "; ".join(f"{machine}: {', '.join(sorted(when))}" for machine, when in found.items())
+def when_tested(page):
+    """Return when a page was tested, and at which commit, to stand behind its title."""
+    if not page:
+        return ""
+    commit, dirty, _ = page["commit"].partition("-dirty")
+    changes = " with changes that are not committed" if dirty else ""
+    return f" ({page['date']}, at commit {commit}{changes})"
 
 
 def tested(side):
@@ -226,7 +228,7 @@ def conditions_table(app, docname, _):
             exercises = Counter(found["exercises"].values())
             counts = map(in_words, (claims, exercises))
             rows.append(row(app.env.titles[page].astext(), condition, *counts))
-    return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows)]
+    return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows, stacked=True)]
 
 
 def short(verdict):
@@ -269,8 +271,9 @@ def badges_table(app, docname, _):
     rows = [
         ([[nodes.raw("", shown[key], format="html")]], meaning) for key, meaning in MEANINGS.items()
     ]
-    elsewhere = badge(VERDICTS["holds"].replace("here", "on an H200"), VERDICT_COLORS["holds"])
-    rows += [([[nodes.raw("", elsewhere, format="html")]], "It is tested there, and not here.")]
+    elsewhere = badge(VERDICTS["holds"].replace("here", "on …"), VERDICT_COLORS["holds"])
+    meaning = "It held on the machine that is named; here it is not tested."
+    rows.append(([[nodes.raw("", elsewhere, format="html")]], meaning))
     return [table("badges", ("Verdict", "What it means"), rows)]
 
 
@@ -291,7 +294,7 @@ def facts(results):
         "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         **results.machine.rows,
         "Packages": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
-        "Load before": f"{results.load:.1f}",
+        "Load average before": f"{results.load:.1f}",
         "Commit": results.commit or "that of these pages",
     }
 
