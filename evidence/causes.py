@@ -32,6 +32,7 @@ from run_notebook import (
     run_notebook,
 )
 
+from d2lpar import Predicate
 from d2lpar._format import write_whole
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
@@ -126,16 +127,18 @@ def shown(claim: Claim) -> dict:
     """Return what the book tells of a claim that was tested.
 
     Its margin is how far the comparison that is nearest to failing is from its bound, in units of
-    the bound; below 0 it fails. There is none if nothing was measured, or too little.
+    the bound; below 0 it fails. There is none if nothing was measured, or too little. The margins
+    of the ends of its interval are sorted.
     """
-    predicates = () if claim.needs else claim.predicates
-    margin = min((predicate.margin() for predicate in predicates), default=math.nan)
-    return {
-        "verdict": claim.verdict,
-        "needs": claim.needs,
-        "measured": list(map(str, predicates)),
-        "margin": round(margin, 4) if math.isfinite(margin) else None,
-    }
+    told = {"verdict": claim.verdict, "needs": claim.needs, "measured": [], "margin": None}
+    if claim.needs or not claim.predicates:
+        return told
+    told["measured"] = list(map(repr, claim.predicates))
+    nearest = min(claim.predicates, key=Predicate.margin)
+    margin, *ends = map(nearest.margin, (nearest.quantity.median, *nearest.quantity.interval))
+    if all(map(math.isfinite, (margin, *ends))):
+        told |= {"margin": round(margin, 4), "ends": sorted(round(end, 4) for end in ends)}
+    return told
 
 
 def in_words(verdicts: Mapping[str, int]) -> str:

@@ -199,7 +199,9 @@ def worst(runs: Iterable[list[float]]) -> str:
     if all(margins == runs[0] for margins in runs):
         return "exact"
     least = min(map(min, runs))
-    return f"{100 * least:+.0f} % at worst" if math.isfinite(least) else "too few samples"
+    if not math.isfinite(least):
+        return "too few samples"
+    return f"{100 * least:+.0f} % at worst" if least < 10 else "over +1000 %"
 
 
 def sigmas(runs: Iterable[list[float]]) -> str:

@@ -206,10 +206,21 @@ def test_a_claim_that_a_run_never_came_to_is_told_of_with_the_error_that_kept_it
     assert wrong.endswith("never came to x1-gpu, x2 (IndexError: out of range)")
 
 
+def test_of_several_comparisons_the_nearest_to_failing_tells_its_margin_and_that_of_its_interval():
+    quantity = Quantity("ratio", (2.0, 2.2, 2.4, 2.6, 3.0, 4.0))
+    shown = causes.shown(Claim("A claim.", (quantity > 0.5, quantity > 2.0)))
+    assert (shown["margin"], shown["ends"]) == (0.25, [0.0, 1.0])
+    assert [line.rpartition("claimed: ")[2] for line in shown["measured"]] == [
+        "> 0.5: holds",
+        "> 2: inconclusive",
+    ]
+
+
 def test_of_a_few_samples_there_is_no_margin_which_json_could_not_say():
     few, fewer = Quantity("few", (1.0, 2.0)), Quantity("fewer", (1.0,))
     shown = causes.shown(Claim("A claim.", (few > fewer,)))
     assert (shown["verdict"], shown["margin"]) == ("inconclusive", None)
+    assert causes.shown(Claim("A claim.", (few > 0.5,)))["margin"] is None
 
 
 # --- What is a defect -------------------------------------------------------------------------

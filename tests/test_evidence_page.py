@@ -23,8 +23,8 @@ RAN = dict.fromkeys(COLUMNS, "0") | {"page": "one", "machine": "mine", "cores": 
 
 
 def side(verdict, margin, tries=1, needs=None):
-    measured = ["ratio: 2"]
-    return dict(verdict=verdict, margin=margin, tries=tries, needs=needs, measured=measured)
+    told = dict(verdict=verdict, margin=margin, tries=tries, needs=needs, measured=["ratio: 2"])
+    return told if margin is None else told | {"ends": [margin - 0.2, margin + 0.1]}
 
 
 def both(with_it, without, cause):
@@ -129,6 +129,10 @@ def test_what_was_tested_with_a_cause_and_without_is_drawn_on_a_scale_and_counts
     assert re.findall(r'sign (\w+)" style="left:([\d.]+)%', track.astext()) == [
         ("fails", "0.0"),
         ("holds", "75.0"),
+    ]
+    assert re.findall(r'ends (\w+)" style="left:([\d.]+)%;width:([\d.]+)%', track.astext()) == [
+        ("fails", "0.0", "0.0"),
+        ("holds", "65.0", "15.0"),
     ]
     assert counted.astext().startswith("1 claims are about a count")
     assert links_in(counted) == ["one.html#claim-count"]

@@ -41,6 +41,7 @@ def test_what_is_said_of_how_far_a_claim_is_from_failing(runs, words):
     [
         ([[4.0, 0.1], [4.1, 0.346], [3.9, 0.2]], "+10 % at worst"),
         ([[0.5], [-0.254]], "-25 % at worst"),
+        ([[120.0], [106.6]], "over +1000 %"),
         ([[4.0, 1.0], [4.0, 1.0]], "exact"),
         ([[-float("inf")], [1.0]], "too few samples"),
     ],

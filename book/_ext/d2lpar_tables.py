@@ -114,14 +114,13 @@ def causes_chart(app, docname, _):
         drawn = []
         for claim in claims:
             sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
-            margins = [side.get("margin") for side in sides]
             link = claim_link(app, docname, page, claim)
-            if None in margins:  # Not tested, or not here.
+            if any(side.get("margin") is None for side in sides):  # Not tested, or not here.
                 continue
             if is_counted(claim):
                 counted += [nodes.Text("; "), link]
             else:
-                drawn.append(([[link]], [[track(*margins)]]))
+                drawn.append(([[link]], [[track(*sides)]]))
         if drawn:
             rows += [([[nodes.strong("", app.env.titles[page].astext())]], [[axis()]]), *drawn]
     looks = {"holds": " with its cause   ", "fails": " without its cause"}
@@ -151,15 +150,18 @@ def is_counted(claim):
 
 
 def track(with_it, without):
-    """Return a line with a sign for each of two distances, in units of the bound."""
-    places = 50 + 50 * np.clip([without, with_it], -1, 1)  # What is beyond lies at the end.
-    signs = "".join(
-        f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
-        for key, place in zip(("fails", "holds"), places, strict=True)
-    )
-    words = f"{100 * with_it:+.0f} % with its cause, {100 * without:+.0f} % without it"
+    """Return a line with a sign and an interval for each of two distances, in units of the bound."""
+    drawn = ""
+    for key, side in (("fails", without), ("holds", with_it)):
+        margins = side["margin"], *side["ends"]
+        place, low, high = 50 + 50 * np.clip(margins, -1, 1)  # What is beyond lies at the end.
+        ends = f"left:{low:.1f}%;width:{high - low:.1f}%"
+        drawn += f'<span class="d2lpar-ends {key}" style="{ends}"></span>'
+        drawn += f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
+    distances = (100 * side["margin"] for side in (with_it, without))
+    words = "{:+.0f} % with its cause, {:+.0f} % without it".format(*distances)
     of = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
-    return nodes.raw("", f"<span {of}>{signs}</span>", format="html")
+    return nodes.raw("", f"<span {of}>{drawn}</span>", format="html")
 
 
 def axis():
