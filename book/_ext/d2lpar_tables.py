@@ -150,7 +150,7 @@ def is_counted(claim):
 
 
 def track(with_it, without):
-    """Return a line with a sign and an interval for each of two distances, in units of the bound."""
+    """Return a line with a sign and an interval for two distances, in units of the bound."""
     drawn = ""
     for key, side in (("fails", without), ("holds", with_it)):
         margins = side["margin"], *side["ends"]
