@@ -41,7 +41,7 @@ from d2lpar._errors import (
 from d2lpar._format import as_table, format_seconds, format_value, in_two_lines, plural, stacked_bar
 from d2lpar._quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._timing import listed, record_compilations
-from d2lpar._waiting import ExplainDonation, wait_for
+from d2lpar._waiting import ExplainDonation, wait_all, wait_for
 
 LOOKS = 5
 """How often a comparison that stops when the answer is clear looks at its claim, at most."""
@@ -552,7 +552,7 @@ class _Timed:
         self.devices: set[jax.Device] = set()
 
     def warm_up(self) -> None:
-        wait_for(self.call())
+        _leave_nothing(wait_for(self.call()))
 
     def time_once(self) -> None:
         with record_compilations() as compiled:
@@ -572,8 +572,8 @@ class _Timed:
         self.total.append(ready - start)
         for label, look_at in self.observe.items():
             self.observed[label].append(look_at(result))
+        self.waited_for_something |= not _leave_nothing(result)
         for leaf in jax.tree.leaves(result):
-            self.waited_for_something |= hasattr(leaf, "block_until_ready")
             if isinstance(leaf, jax.Array):
                 self.devices |= leaf.devices()
 
@@ -593,6 +593,17 @@ class _Timed:
             warnings += ("returned no JAX array: there was nothing to wait for",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
+
+
+def _leave_nothing(result: Any) -> bool:
+    """Say whether a result has nothing to wait for; then wait for whatever its function has left.
+
+    Else that would be in the time of the next function.
+    """
+    if any(hasattr(leaf, "block_until_ready") for leaf in jax.tree.leaves(result)):
+        return False
+    wait_all()
+    return True
 
 
 class _Rounds:

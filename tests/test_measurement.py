@@ -14,6 +14,7 @@ from d2lpar import (
     Control,
     InFlight,
     Quantity,
+    _measurement,
     carried,
     compare,
     cpu,
@@ -45,6 +46,16 @@ def test_all_that_a_function_returns_is_waited_for(clock, device):
 def test_arguments_are_passed_on(clock, device):
     result = measure(lambda work, more: device.run(work + more), 1, 2, repeats=2, clock=clock)
     assert result.total.samples == (3, 3)
+
+
+def test_what_one_function_leaves_on_a_device_is_not_in_the_time_of_the_next(
+    clock, device, monkeypatch
+):
+    monkeypatch.setattr(_measurement, "wait_all", lambda: device.run(0).block_until_ready())
+    ways = {"hides it": lambda: device.run(9) and None, "next": lambda: device.run(1)}
+    times = compare(ways, repeats=4, clock=clock)
+    assert set(times["next"].total.samples) == {1}
+    assert set(times["hides it"].total.samples) == {0}  # Which its caution says.
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3])
