@@ -20,8 +20,8 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import version
 from pathlib import Path
@@ -137,7 +137,8 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if a result is surely later by more, for example 5%%; 2 is a failure",
+        help="exit with 1 if a result is surely later by more, for example 5%%, and with 2 if that "
+        "cannot be said",
     )
     comparing.add_argument("script", help="the first file; with --before, a script")
     comparing.add_argument(
@@ -275,15 +276,18 @@ def merge(files: Sequence[Path]) -> int | str:
 
 def compare(asked: argparse.Namespace) -> int:
     """Say which of two versions is faster; 1 if one is too slow, and 2 if that cannot be said."""
-    from d2lpar import _versions
-
-    def end(*_: object) -> None:
-        sys.exit(128 + signal.SIGTERM)  # Which ends the program that runs, and removes the files.
-
-    signal.signal(signal.SIGTERM, end)
+    if "" in (asked.before, asked.after):
+        asked.refuse("--before and --after need a commit, found ''")
+    behind = [one for one in asked.arguments if one.split("=")[0] in _OF_TWO_COMMITS]
     if asked.before and not asked.module and not Path(asked.script).is_file():
         asked.refuse(f"there is no script {asked.script!r}")
+    if asked.before and behind:
+        print(f"{behind[0]} stands behind the script, so it goes to the script.", file=sys.stderr)
+    if asked.fail_over is not None and asked.rounds is not None and asked.rounds < 6:
+        asked.refuse("--fail-over needs six rounds: fewer have no interval, and nothing would fail")
     if not asked.before:
+        if behind:
+            asked.refuse(f"{behind[0]} has to stand before the script")
         only = {"--after": asked.after, "--rounds": asked.rounds, "--fail-over": asked.fail_over}
         only["-m"] = asked.module or None
         if given := [name for name, value in only.items() if value is not None]:
@@ -292,6 +296,36 @@ def compare(asked: argparse.Namespace) -> int:
             )
         if len(asked.arguments) != 1:
             asked.refuse("give two files, or --before COMMIT and a script")
+    with _ended_by_signals():
+        return _compare(asked)
+
+
+_OF_TWO_COMMITS = {"--before", "--after", "--rounds", "--fail-over"}
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let each signal that ends a program end it after cleaning up, which no other one disturbs."""
+    here = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    heard = [one for one, handler in here.items() if handler != signal.SIG_IGN]
+
+    def end(number: int, _: object) -> None:
+        for one in heard:
+            signal.signal(one, signal.SIG_IGN)
+        sys.exit(128 + number)
+
+    for one in heard:
+        signal.signal(one, end)
+    try:
+        yield
+    finally:
+        for one in heard:
+            signal.signal(one, here[one])
+
+
+def _compare(asked: argparse.Namespace) -> int:
+    from d2lpar import _versions
+
     try:
         if asked.before:
             program = _versions.Program(asked.script, asked.module, asked.arguments)
@@ -301,17 +335,17 @@ def compare(asked: argparse.Namespace) -> int:
         else:
             names = asked.script, asked.arguments[0]
             runs = [(_versions.read(Path(names[0])), _versions.read(Path(names[1])))]
+            _versions.require_common(names, *runs[0])
             found, notes = _versions.changes(*runs[0]), [_versions.TWO_RUNS]
-        if not found:
-            raise ValueError(f"{names[0]} and {names[1]} have no function in common.")
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
     print(_versions.report(names, runs, found, notes))
-    over = float("inf") if asked.fail_over is None else 1 + asked.fail_over
-    return int(any(change.is_surely_later(over) for change in found))
+    if asked.fail_over is None:
+        return 0
+    if any(change.needs for change in found):
+        return 2
+    return int(any(change.is_surely_later(1 + asked.fail_over) for change in found))
 
 
 def share(given: str) -> float:

@@ -70,15 +70,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Show what the fixture has measured, and write it."""
     kept, file = list(_kept(terminalreporter)), terminalreporter.config.getoption("--d2lpar-json")
     if not kept:
-        if file:  # Else what is compared next is of an earlier session.
-            file.unlink(missing_ok=True)
-            terminalreporter.write_line(f"{file}: no test has used the fixture `compare`")
+        if file:
+            terminalreporter.write_line(
+                f"{file} is not written: no test has used the fixture `compare`"
+            )
         return
     from d2lpar._format import write_whole
 
     terminalreporter.section("d2lpar: when calls return, and when results are ready")
     for test, times in kept:
         terminalreporter.write_line(f"{test}\n{times}\n")
+    if terminalreporter.config.getoption("numprocesses", None):
+        terminalreporter.write_line(
+            "Caution: with -n of pytest-xdist, these ran beside other tests."
+        )
     if file:
         write_whole(file.absolute(), _together(kept).to_json())
 

@@ -12,10 +12,10 @@ from pathlib import Path
 def main() -> None:
     """Run `-m module` or a script with its arguments; fail if it has run another version's code.
 
-    The first argument is the folder of the user's own files, none of whose modules may be imported;
-    nothing if it is they that run.
+    The first argument is the folder of the version that runs. The second is that of the user's own
+    files, none of whose modules may be imported; nothing if it is they that run.
     """
-    _, others, is_module, program, *arguments = sys.argv
+    _, own, others, is_module, program, *arguments = sys.argv
     sys.argv = [program, *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = os.getcwd() if is_module else str(Path(program).resolve().parent)
@@ -28,10 +28,10 @@ def main() -> None:
         if ended.code:
             raise
     if others:
-        look_at_what_it_imported(Path(others).resolve())
+        look_at_what_it_imported(Path(others).resolve(), Path(own).resolve())
 
 
-def look_at_what_it_imported(folder: Path) -> None:
+def look_at_what_it_imported(folder: Path, own: Path) -> None:
     """Fail if a module is of this folder; say so if one may be an installed copy of it."""
     files = {
         name: Path(file).resolve()
@@ -39,7 +39,15 @@ def look_at_what_it_imported(folder: Path) -> None:
         if (file := getattr(module, "__file__", None))
     }
     installed = {name for name, file in files.items() if "site-packages" in file.parts}
-    wrong = sorted(n for n, f in files.items() if f.is_relative_to(folder) and n not in installed)
+    # Python itself may lie in there, or the copy of the version that runs.
+    pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    right = [own, *(python for python in pythons if folder in python.parents)]
+    wrong = sorted(
+        name
+        for name, file in files.items()
+        if file.is_relative_to(folder) and not any(map(file.is_relative_to, right))
+        if name not in installed
+    )
     if wrong:
         sys.exit(
             f"It has imported {', '.join(wrong[:5])} from {folder}, and not from its own commit. A "

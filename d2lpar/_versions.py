@@ -16,6 +16,7 @@ import functools
 import math
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -31,6 +33,10 @@ from d2lpar._errors import D2lparError, require_count
 from d2lpar._format import format_value, plural
 from d2lpar._measurement import Comparison
 from d2lpar._quantity import LEVEL, Quantity, in_percent
+
+_NOT_IN_A_COMMIT = """\
+A commit has no files that git does not have: submodules, what you have built, data; give data by
+their absolute path."""
 
 TIMES = {"total": "result ready", "dispatch": "call returns"}
 """How the two times of a measurement read."""
@@ -53,6 +59,8 @@ class Change:
         interval: Of the ratio; infinite where there is none. NaN, as the ratio, of numbers that are
             not positive.
         needs: What the machine lacked; then nothing is claimed.
+        in_turn: Whether the two were run in turn. Else what differs from run to run is not in the
+            interval.
     """
 
     function: str
@@ -63,15 +71,20 @@ class Change:
     ratio: float
     interval: tuple[float, float]
     needs: str | None = None
+    in_turn: bool = True
 
     @property
     def verdict(self) -> str:
-        """What can be said of it: faster, slower (of a time), less, more, or that it is open."""
+        """What can be said of it: faster, slower (of a time), less, more, or that it is open.
+
+        Of two runs that were not in turn, it only seems so.
+        """
         low, high = self.interval
         less, more = ("faster", "slower") if self.unit == "s" else ("less", "more")
         if self.needs:
             return f"needs {self.needs}"
-        return less if high < 1 else more if low > 1 else "undecided"
+        said = less if high < 1 else more if low > 1 else "undecided"
+        return said if self.in_turn or said == "undecided" else f"seems {said}"
 
     def is_surely_later(self, over: float) -> bool:
         """Say whether a result surely takes more than so many times as long as before."""
@@ -99,12 +112,18 @@ def read(file: Path) -> Comparison:
         OSError: If it cannot be read.
     """
     try:
-        return Comparison.from_json(file.read_text(encoding="utf-8"))
+        return Comparison.from_json(_last_line(file.read_text(encoding="utf-8")))
     except ValueError as error:
         raise ValueError(
             f"{file}: {error} Let the program write it: "
             f"Path({file.name!r}).write_text(times.to_json())."
         ) from error
+
+
+def _last_line(text: str) -> str:
+    """Return what a program has printed last."""
+    *_, last = text.strip().splitlines() or [""]
+    return last
 
 
 def changes(before: Comparison, after: Comparison) -> list[Change]:
@@ -115,8 +134,20 @@ def changes(before: Comparison, after: Comparison) -> list[Change]:
         old, new = before[function][what], after[function][what]
         ratio, interval = ratio_of(new, old)
         medians = old.median, new.median
-        found.append(Change(function, what, *medians, old.unit, ratio, interval, needs))
+        found.append(
+            Change(function, what, *medians, old.unit, ratio, interval, needs, in_turn=False)
+        )
     return found
+
+
+def require_common(names: tuple[str, str], before: Comparison, after: Comparison) -> None:
+    """Refuse two runs that have measured nothing of the same name."""
+    if not in_common(before, after):
+        old, new = (", ".join(run) for run in (before, after))
+        raise ValueError(
+            f"{names[0]} and {names[1]} have no function in common: {old}; and {new}. Give a "
+            "function the same name in both."
+        )
 
 
 def in_common(*runs: Comparison) -> list[tuple[str, str]]:
@@ -198,11 +229,15 @@ class Program:
     is_module: bool
     arguments: Sequence[str]
 
+    @property
+    def path(self) -> Path:
+        """Where the script lies."""
+        return Path(self.name).resolve()
+
     def within(self, repository: Path) -> Path | None:
         """Return where the script lies in the repository; None if outside, or if it is a module."""
-        script = Path(self.name).resolve()
-        inside = not self.is_module and script.is_relative_to(repository)
-        return script.relative_to(repository) if inside else None
+        inside = not self.is_module and self.path.is_relative_to(repository)
+        return self.path.relative_to(repository) if inside else None
 
     def run(self, version: Version, repository: Path) -> Comparison:
         """Run it in the folder of a version, and return what it has printed last.
@@ -211,38 +246,42 @@ class Program:
             D2lparError: If it fails, or prints something else.
         """
         inside = self.within(repository)
-        name = str(version.folder / inside) if inside else self.name
-        others = str(version.others or "")
-        command = [sys.executable, _run_version.__file__, others, "-m" * self.is_module, name]
-        done = subprocess.run(
+        name = self.name if self.is_module else str(version.folder / (inside or self.path))
+        folders = str(version.folder), str(version.others or "")
+        command = [sys.executable, _run_version.__file__, *folders, "-m" * self.is_module, name]
+        status, said = _run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),
             env=_without_gits_variables() | {"PYTHONPATH": _python_path(version, repository)},
-            stdout=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-            check=False,
         )
-        if done.returncode:
+        if status:
+            how = f"with the exit status {status}"
+            if status < 0:
+                how = f"by {signal.Signals(-status).name}"
+            ending = "\n".join(said.splitlines()[-10:])
             raise D2lparError(
-                f"{self.name} of {version.name} has ended with the exit status {done.returncode}."
+                f"{self.name} of {version.name} has ended {how}."
+                + f"\nThe last that it printed:\n{ending}" * bool(ending)
+                + f"\n{_NOT_IN_A_COMMIT}" * bool(version.others)
             )
-        *_, last = done.stdout.strip().splitlines() or [""]
+        last = _last_line(said)
         try:
             return Comparison.from_json(last)
         except ValueError as error:
             raise D2lparError(
                 f"{self.name} of {version.name} has not printed what it measured: {error} Let its "
                 "last line be print(times.to_json()), of what compare or measure returns; it was "
-                f"{last[:200]!r}."
+                f"{last[:200]!r}. Put that into a new script: a commit that has none at its place "
+                "gets it."
             ) from error
 
 
 def _python_path(version: Version, repository: Path) -> str:
     """Return where a version's modules are looked for, before what is installed."""
     given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
-    paths = [version.folder, version.folder / "src"]
+    paths = [version.folder]
+    if not (version.folder / "src" / "__init__.py").exists():  # Or it is a package itself.
+        paths.append(version.folder / "src")
     for path in map(Path.resolve, map(Path, given)):
         inside = path.is_relative_to(repository)
         paths.append(version.folder / path.relative_to(repository) if inside else path)
@@ -270,10 +309,19 @@ def versions_of(
             try:
                 full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
             except D2lparError as error:
-                raise D2lparError(f"git has no commit {commit!r} here.") from error
+                shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+                way_out = " This clone is shallow; git fetch --unshallow brings the others."
+                raise D2lparError(
+                    f"git has no commit {commit!r} here.{way_out * shallow}"
+                ) from error
             root = Path(folder, where).resolve()
             _git("clone", "--quiet", "--shared", "--no-checkout", str(repository), str(root))
             _git("-C", str(root), "checkout", "--quiet", "--detach", full)
+            if missing := _git("-C", str(root), "ls-files", "--deleted").splitlines():
+                raise D2lparError(
+                    f"git does not have {missing[0]} of {commit} here, as in a partial clone: "
+                    "check that commit out once, which fetches what it needs."
+                )
             inside = program.within(repository)
             if inside and not (root / inside).exists():
                 (root / inside).parent.mkdir(parents=True, exist_ok=True)
@@ -289,8 +337,10 @@ def versions_of(
 @functools.cache
 def _gits_variables() -> frozenset[str]:
     """Return what git says to its hooks, such as which index to write, by the names of it."""
-    named = ["git", "rev-parse", "--local-env-vars"]
-    return frozenset(subprocess.run(named, capture_output=True, text=True).stdout.split())
+    try:
+        return frozenset(_run(["git", "rev-parse", "--local-env-vars"])[1].split())
+    except FileNotFoundError as error:
+        raise D2lparError("There is no git here, which keeps the two versions.") from error
 
 
 def _without_gits_variables() -> dict[str, str]:
@@ -299,14 +349,31 @@ def _without_gits_variables() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    options = {"capture_output": True, "text": True, "check": False}
-    try:
-        done = subprocess.run(["git", *arguments], env=_without_gits_variables(), **options)
-    except FileNotFoundError as error:
-        raise D2lparError("There is no git here, which keeps the two versions.") from error
-    if done.returncode:
-        raise D2lparError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
-    return done.stdout.strip()
+    with tempfile.TemporaryFile() as errors:
+        command, environment = ["git", *arguments], _without_gits_variables()
+        status, said = _run(command, env=environment, stderr=errors)
+        errors.seek(0)
+        complaint = errors.read().decode(errors="replace").strip()
+    if status:
+        raise D2lparError(f"git {' '.join(arguments)}: {complaint}")
+    return said.strip()
+
+
+def _run(command: Sequence[str], **options: Any) -> tuple[int, str]:
+    """Run a command, and return its status and what it has printed.
+
+    When it has ended, or nobody wants to wait for it any more, all that it has started ends too.
+    """
+    with tempfile.TemporaryFile() as output:  # A pipe is open for as long as any of them lives.
+        process = subprocess.Popen(command, stdout=output, start_new_session=True, **options)
+        try:
+            status = process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
 
 
 def in_turn(
@@ -324,7 +391,7 @@ def in_turn(
         The names of the two, for each round what both have measured, and what to say of it.
 
     Raises:
-        ValueError: If there would be no round.
+        ValueError: If there would be no round, or no function is measured by both.
         D2lparError: If there is no such commit, or a run fails or prints something else.
     """
     require_count("rounds", rounds, at_least=1)
@@ -333,6 +400,7 @@ def in_turn(
         for number in range(rounds):
             order = (old, new) if number % 2 == 0 else (new, old)
             ran = {version: program.run(version, repository) for version in order}
+            require_common((old.name, new.name), ran[old], ran[new])
             pairs.append((ran[old], ran[new]))
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         level, count = in_percent(LEVEL), plural(rounds, "round")

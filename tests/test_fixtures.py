@@ -99,11 +99,11 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_test_runs(tmp_path)
     assert "--d2lpar-json: 'nowhere/times.json' cannot be written" in run.stderr
 
 
-def test_without_a_comparison_no_file_of_an_earlier_session_is_left(tmp_path):
-    (tmp_path / "times.json").touch()
+def test_without_a_comparison_the_file_of_an_earlier_session_stays_and_that_is_said(tmp_path):
+    (tmp_path / "times.json").write_text("earlier")
     run = run_pytest(tmp_path, "def test(): pass", "--d2lpar-json", "times.json")
-    assert "times.json: no test has used the fixture `compare`" in run.stdout
-    assert not (tmp_path / "times.json").exists()
+    assert "times.json is not written: no test has used the fixture `compare`" in run.stdout
+    assert (tmp_path / "times.json").read_text() == "earlier"
 
 
 def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():

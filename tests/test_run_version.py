@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -13,10 +14,12 @@ def run(tmp_path, monkeypatch):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "model.py").write_text(f"name = {folder!r}\n")
 
+    folders = tmp_path / "mine", tmp_path / "others"
+
     def run(program, *command, path=""):
         (tmp_path / "mine" / "bench.py").write_text(program)
         return subprocess.run(
-            [sys.executable, _run_version.__file__, str(tmp_path / "others"), *command],
+            [sys.executable, _run_version.__file__, *map(str, folders), *command],
             cwd=tmp_path / "mine",
             env={"PYTHONPATH": str(tmp_path / path)},
             capture_output=True,
@@ -51,6 +54,21 @@ def test_what_is_installed_there_is_the_same_for_both(run, tmp_path):
     done = run("import library", "", "bench.py", path="others/.venv/site-packages")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize("which", ["mine", "a Python"])
+def test_what_lies_in_there_but_is_the_version_itself_or_python_is_right(
+    tmp_path, monkeypatch, which
+):
+    others = tmp_path / "others"
+    own, prefix = (others / "tmp", tmp_path) if which == "mine" else (tmp_path, others / "env")
+    file = others / "tmp" / "model.py" if which == "mine" else others / "env" / "lib" / "model.py"
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "modules", {"model": SimpleNamespace(__file__=str(file))})
+    _run_version.look_at_what_it_imported(others, own)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))  # All of the repository lies in that.
+    with pytest.raises(SystemExit, match="It has imported model from"):
+        _run_version.look_at_what_it_imported(others, others / "elsewhere")
 
 
 def test_an_installed_copy_of_what_lies_in_the_repository_is_told_of(run, tmp_path):

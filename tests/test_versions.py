@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 
 import numpy as np
-import psutil
 import pytest
 
 from d2lpar import Comparison, Measurement, Quantity
@@ -91,14 +90,18 @@ def test_a_version_is_faster_or_slower_only_if_the_whole_interval_says_so():
     after = run_of(mended=FAST, worse=SLOW, same=SLOW[::-1])
     assert verdicts(changes(before, after)) == {
         (name, what): verdict
-        for name, verdict in {"mended": "faster", "worse": "slower", "same": "undecided"}.items()
+        for name, verdict in {
+            "mended": "seems faster",
+            "worse": "seems slower",
+            "same": "undecided",
+        }.items()
         for what in ("total", "dispatch")
     }
 
 
 def test_what_was_observed_is_compared_as_well_and_is_less_or_more():
     before, after = run_of(f=(SLOW, SLOW)), run_of(f=(SLOW, FAST))
-    assert verdicts(changes(before, after))["f", "memory"] == "less"
+    assert verdicts(changes(before, after))["f", "memory"] == "seems less"
 
 
 @pytest.mark.parametrize("samples", [SLOW[:3], (0.0,) * 9])
@@ -128,7 +131,7 @@ def test_the_report_says_what_not_every_run_has_and_that_two_machines_are_no_fai
     assert in_common(before, after) == [("f", "total"), ("f", "dispatch")]
     said = report(("a.json", "b.json"), [(before, after)], changes(before, after), ["Noted."])
     assert said.startswith("a.json -> b.json\n\nf\n  result ready")
-    assert "  result ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): faster" in spaced(said)
+    assert "  result ready 2.1 s -> 1.05 s 0.5 times (0.417 to 0.6): seems faster" in spaced(said)
     assert "\n\nNoted.\n" in said
     assert "since not every run has it in the same unit: f, new, old." in said
     assert "different machines or versions of JAX, which may be the difference: mine; and a" in said
@@ -170,12 +173,10 @@ def test_what_is_no_measurement_is_refused(text):
 
 def d2lpar(*arguments):
     """Run the command here, and return with what it ends."""
-    before = signal.getsignal(signal.SIGTERM)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["d2lpar", "compare", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:
             main()
-    signal.signal(signal.SIGTERM, before)
     return stopped.value.code
 
 
@@ -185,7 +186,7 @@ def test_two_files_are_compared_with_a_caution(tmp_path, monkeypatch, capsys):
         (tmp_path / f"{name}.json").write_text(run_of(f=times).to_json())
     assert d2lpar("before.json", "after.json") == 0
     said = capsys.readouterr().out
-    assert ": slower" in said
+    assert ": seems slower" in said
     assert "Caution: these are two runs at two times." in said
 
 
@@ -198,7 +199,11 @@ def test_two_files_are_compared_with_a_caution(tmp_path, monkeypatch, capsys):
         (["--before", "HEAD", "none.py"], "there is no script 'none.py'"),
         (["a.json", "b.json"], "No such file or directory: 'a.json'"),
         (["text.py", "text.py"], "text.py: This is nothing that Comparison.to_json"),
-        (["f.json", "g.json"], "f.json and g.json have no function in common."),
+        (["f.json", "g.json"], "f.json and g.json have no function in common: f; and g."),
+        (["a.json", "--before", "HEAD"], "--before has to stand before the script"),
+        (["--before", "", "text.py"], "--before and --after need a commit"),
+        (["--before", "HEAD", "--after", "", "text.py"], "--before and --after need a commit"),
+        (["--fail-over", "5%", "--rounds", "5", "--before", "HEAD", "text.py"], "six rounds"),
         (["--before", "none", "text.py"], "git has no commit 'none' here."),
         (["--rounds", "0", "--before", "HEAD", "text.py"], "rounds must be an integer of at"),
     ],
@@ -302,6 +307,69 @@ def test_a_package_in_the_folder_src_is_that_of_each_version(repository, tmp_pat
     assert log.read_text() == "sf"
 
 
+def test_a_folder_src_that_is_a_package_itself_is_not_searched(repository):
+    (repository / "src").mkdir()
+    (repository / "src" / "__init__.py").touch()
+    (repository / "src" / "types.py").write_text("1 / 0")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "src")
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "benchmarks/bench.py") == 0
+
+
+def test_a_file_that_git_cannot_bring_is_named(repository, capsys):
+    for kept in (repository / ".git" / "objects").glob("??/*"):
+        if subprocess.check_output(["git", "cat-file", "-t", kept.parent.name + kept.name]) == (
+            b"blob\n"
+        ):
+            kept.unlink()
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "benchmarks/bench.py") == 2
+    assert "git does not have benchmarks/bench.py of HEAD here" in capsys.readouterr().err
+
+
+def test_a_machine_that_lacks_something_cannot_say_whether_it_is_slower(repository):
+    text = f"name, text = 'n', {run_of(f=SLOW, needs='two CPU cores').to_json()!r}"
+    (repository / "times.py").write_text(text)
+    asked = ["--before", "HEAD", "benchmarks/bench.py"]
+    assert d2lpar("--fail-over", "5%", *asked) == 2
+    assert d2lpar(*asked) == 0
+
+
+def test_an_option_behind_the_script_goes_to_the_script_and_that_is_said(
+    repository, tmp_path, capfd
+):
+    log = tmp_path / "log"
+    asked = ["--before", "HEAD", "--rounds", "1", "benchmarks/bench.py", log, "--rounds"]
+    assert d2lpar(*asked) == 0
+    assert "--rounds stands behind the script" in capfd.readouterr().err
+    assert (repository / "--rounds").exists()  # The script writes into each file that it is given.
+
+
+def test_a_script_outside_of_the_repository_may_be_named_from_where_one_stands(
+    repository, tmp_path
+):
+    (tmp_path / "outside.py").write_text(PRINTS)
+    log = tmp_path / "log"
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "../outside.py", log) == 0
+    assert log.read_text() == "sf"
+
+
+def test_two_versions_without_a_common_function_end_after_the_first_round(repository, capfd):
+    (repository / "times.py").write_text(f"name, text = 'n', {run_of(g=SLOW).to_json()!r}")
+    assert d2lpar("--before", "HEAD", "benchmarks/bench.py") == 2
+    said = capfd.readouterr().err
+    assert "and the files here have no function in common: f; and g." in said
+    assert "round 1" not in said
+
+
+def test_what_a_program_leaves_behind_is_not_waited_for_and_ends(repository, left_of, tmp_path):
+    with open("benchmarks/bench.py", "a") as script:
+        script.write("\nimport subprocess\nleft = subprocess.Popen(['sleep', '600'])")
+        script.write(f"\nwith open({str(tmp_path / 'pids')!r}, 'a') as file:")
+        script.write("\n    print(left.pid, file=file)")
+    assert d2lpar("--before", "HEAD", "--rounds", "1", "benchmarks/bench.py") == 0
+    assert not left_of(map(int, (tmp_path / "pids").read_text().split()))
+
+
 def test_what_has_surely_become_slower_ends_with_the_status_1(repository, capsys):
     (repository / "times.py").write_text(times_module("s", tuple(1.2 * s for s in SLOW)))
     asked = ["--before", "HEAD", "benchmarks/bench.py"]
@@ -336,7 +404,7 @@ def test_two_commits_are_compared_whatever_lies_here_which_stays_as_it_is(reposi
     commit_times(repository, "f", FAST)
     (repository / "times.py").write_text("1 / 0")
     before = subprocess.check_output(["git", "status", "--short", "--branch"])
-    asked = ["--before", "HEAD", "--after", "HEAD~", "--rounds", "1", "--fail-over", "5%"]
+    asked = ["--before", "HEAD", "--after", "HEAD~", "--rounds", "1"]
     assert d2lpar(*asked, "-m", "benchmarks.bench") == 0  # One round has no interval.
     assert " s 2 times (too few for an interval): undecided" in spaced(capsys.readouterr().out)
     assert subprocess.check_output(["git", "status", "--short", "--branch"]) == before
@@ -358,6 +426,8 @@ def test_a_commit_that_has_no_such_script_gets_the_one_that_lies_here(repository
     ("line", "words"),
     [
         ("raise SystemExit(3)", "bench.py of HEAD ({}) has ended with the exit status 3."),
+        ("print('no data'); raise SystemExit(3)", "The last that it printed:\nno data\nA commit"),
+        ("import os; os.kill(os.getpid(), 11)", "bench.py of HEAD ({}) has ended by SIGSEGV."),
         ("", "bench.py of HEAD ({}) has not printed what it measured: This is nothing"),
         ("print('{{}}')", "it was '{{}}'."),
         ("import sys; sys.path.insert(0, {here!r}); import times", "has ended with the exit"),
@@ -373,22 +443,38 @@ def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
     assert d2lpar("--before", "HEAD", "bench.py") == 2
     said = capfd.readouterr().err
     assert words.format(head) in said
-    assert ("It has imported times from" in said) == ("import" in line)
+    assert ("It has imported times from" in said) == ("import times" in line)
 
 
-def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(repository, tmp_path):
+HEARS = """
+import signal
+from d2lpar.__main__ import main
+
+# Whoever runs the tests in the background may have them ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+main()
+"""
+
+
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(
+    repository, tmp_path, left_of, sent
+):
     (tmp_path / "temporary").mkdir()
     program = (
-        "import os, sys, time; print(os.getpid(), file=sys.stderr, flush=True); time.sleep(600)"
+        "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '600'])\n"
+        "print(os.getpid(), child.pid, file=sys.stderr, flush=True); time.sleep(600)"
     )
     (repository / "bench.py").write_text(program)
-    command = [sys.executable, "-m", "d2lpar", "compare", "--before", "HEAD", "bench.py"]
+    command = [sys.executable, "-c", HEARS, "compare", "--before", "HEAD", "bench.py"]
     there = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=there) as running:
-        pid = int(running.stderr.readline())
-        running.send_signal(signal.SIGTERM)
-    assert running.returncode == 128 + signal.SIGTERM
-    assert not psutil.pid_exists(pid)
+    pipe = {"stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=there, **pipe) as running:
+        pids = [int(pid) for pid in running.stderr.readline().split()]
+        running.send_signal(sent)
+    assert running.returncode == 128 + sent
+    assert not left_of(pids)
     assert [*(tmp_path / "temporary").iterdir()] == []
 
 
