@@ -274,6 +274,9 @@ def merge(files: Sequence[Path]) -> int | str:
     return 0
 
 
+_OF_TWO_COMMITS = {"--before", "--after", "--rounds", "--fail-over"}
+
+
 def compare(asked: argparse.Namespace) -> int:
     """Say which of two versions is faster; 1 if one is too slow, and 2 if that cannot be said."""
     if "" in (asked.before, asked.after):
@@ -298,9 +301,6 @@ def compare(asked: argparse.Namespace) -> int:
             asked.refuse("give two files, or --before COMMIT and a script")
     with _ended_by_signals():
         return _compare(asked)
-
-
-_OF_TWO_COMMITS = {"--before", "--after", "--rounds", "--fail-over"}
 
 
 @contextmanager

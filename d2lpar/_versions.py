@@ -111,8 +111,9 @@ def read(file: Path) -> Comparison:
         ValueError: If it is no file that `to_json` has written.
         OSError: If it cannot be read.
     """
+    text = file.read_text(encoding="utf-8").strip()
     try:
-        return Comparison.from_json(_last_line(file.read_text(encoding="utf-8")))
+        return Comparison.from_json(text if text.startswith("{") else _last_line(text))
     except ValueError as error:
         raise ValueError(
             f"{file}: {error} Let the program write it: "

@@ -184,6 +184,10 @@ def test_two_files_are_compared_with_a_caution(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     for name, times in {"before": FAST, "after": SLOW}.items():
         (tmp_path / f"{name}.json").write_text(run_of(f=times).to_json())
+    with open("after.json", "r+") as file:  # What else a program has printed before.
+        measured = file.read()
+        file.seek(0)
+        file.write(f"hello\n{measured}\n")
     assert d2lpar("before.json", "after.json") == 0
     said = capsys.readouterr().out
     assert ": seems slower" in said
