@@ -80,7 +80,7 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     terminalreporter.section("d2lpar: when calls return, and when results are ready")
     for test, times in kept:
         terminalreporter.write_line(f"{test}\n{times}\n")
-    if terminalreporter.config.getoption("numprocesses", None):
+    if (terminalreporter.config.getoption("numprocesses", None) or 1) > 1:
         terminalreporter.write_line(
             "Caution: with -n of pytest-xdist, these ran beside other tests."
         )

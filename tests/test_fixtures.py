@@ -77,7 +77,7 @@ def test_a_loop_that_reads_its_loss_fails_with_the_line_and_shows_nothing_of_our
 
 
 def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_process(tmp_path):
-    options = ["-p", "xdist.plugin", "--numprocesses", "1", "--d2lpar-json", "times.json"]
+    options = ["-p", "xdist.plugin", "--numprocesses", "2", "--d2lpar-json", "times.json"]
     run = run_pytest(tmp_path, COMPARES, *options)
     assert run.returncode == 1, run.stdout
     assert "2 failed, 1 passed" in run.stdout
@@ -85,6 +85,7 @@ def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_proce
     shown = run.stdout.partition("d2lpar: when calls return, and when results are ready")[2]
     assert "test_loop.py::test_speed[10]\nsum, 6 repeats\n  dispatch" in shown
     assert "Too few rounds count: this needs no other program." in shown
+    assert "Caution: with -n of pytest-xdist, these ran beside other tests." in shown
     times = Comparison.from_json((tmp_path / "times.json").read_text())
     assert set(times) == {
         f"test_loop.py::test_speed[{size}]{name}"

@@ -330,6 +330,15 @@ def test_a_file_that_git_cannot_bring_is_named(repository, capsys):
     assert "git does not have benchmarks/bench.py of HEAD here" in capsys.readouterr().err
 
 
+def test_in_a_shallow_clone_the_way_to_an_older_commit_is_told(repository, monkeypatch, capsys):
+    commit_times(repository, "f", FAST)
+    git("clone", "--quiet", "--depth=1", repository.as_uri(), "../shallow")
+    monkeypatch.chdir("../shallow")
+    assert d2lpar("--before", "HEAD~1", "--rounds", "1", "benchmarks/bench.py") == 2
+    said = capsys.readouterr().err
+    assert said.startswith("git has no commit 'HEAD~1' here. This clone is shallow; git fetch")
+
+
 def test_a_machine_that_lacks_something_cannot_say_whether_it_is_slower(repository):
     text = f"name, text = 'n', {run_of(f=SLOW, needs='two CPU cores').to_json()!r}"
     (repository / "times.py").write_text(text)
