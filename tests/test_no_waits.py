@@ -406,7 +406,8 @@ def test_a_pause_that_is_no_read_is_not_taken_for_one(monkeypatch):
 
 @pytest.mark.usefixtures("_hidden")
 def test_what_is_sampled_and_allowed_does_not_count(monkeypatch):
-    monkeypatch.setattr(_no_waits, "_something_is_unready", lambda: True)
-    monkeypatch.setattr(_no_waits, "_may_read", lambda sight: True)
-    with no_waits(), waits_allowed():
+    # Only while it is allowed: a look may come between the two blocks.
+    with no_waits(), waits_allowed(), monkeypatch.context() as patched:
+        patched.setattr(_no_waits, "_something_is_unready", lambda: True)
+        patched.setattr(_no_waits, "_may_read", lambda sight: True)
         threading.Event().wait(0.02)
