@@ -3,8 +3,10 @@
 import html
 import math
 import os
+import signal
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 _PREFIXES = {
@@ -217,3 +219,12 @@ def write_whole(path: Path, text: str) -> None:
     except BaseException:  # Also Ctrl-C.
         Path(temporary).unlink(missing_ok=True)  # It is gone if it has just been renamed.
         raise
+
+
+def exit_status(code: int) -> str:
+    """Return how a process has ended, in words: by its exit status, or by which signal."""
+    if code >= 0:
+        return f"exit status {code}"
+    with suppress(ValueError):
+        return signal.Signals(-code).name
+    return f"signal {-code}"

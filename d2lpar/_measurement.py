@@ -42,6 +42,7 @@ from d2lpar._format import as_table, format_seconds, format_value, in_two_lines,
 from d2lpar._quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._timing import listed, record_compilations
 from d2lpar._waiting import ExplainDonation, wait_all, wait_for
+from d2lpar._windows import jax_has_started
 
 LOOKS = 5
 """How often a comparison that stops when the answer is clear looks at its claim, at most."""
@@ -602,7 +603,8 @@ def _leave_nothing(result: Any) -> bool:
     """
     if any(hasattr(leaf, "block_until_ready") for leaf in jax.tree.leaves(result)):
         return False
-    wait_all()
+    if jax_has_started():
+        wait_all()
     return True
 
 

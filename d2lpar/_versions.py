@@ -30,7 +30,7 @@ import numpy as np
 
 from d2lpar import _run_version
 from d2lpar._errors import D2lparError, require_count
-from d2lpar._format import format_value, plural
+from d2lpar._format import exit_status, format_value, plural
 from d2lpar._measurement import Comparison
 from d2lpar._quantity import LEVEL, Quantity, in_percent
 
@@ -256,9 +256,7 @@ class Program:
             env=_without_gits_variables() | {"PYTHONPATH": _python_path(version, repository)},
         )
         if status:
-            how = f"with the exit status {status}"
-            if status < 0:
-                how = f"by {signal.Signals(-status).name}"
+            how = f"{'by' if status < 0 else 'with the'} {exit_status(status)}"
             ending = "\n".join(said.splitlines()[-10:])
             raise D2lparError(
                 f"{self.name} of {version.name} has ended {how}."

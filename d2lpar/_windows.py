@@ -30,6 +30,11 @@ _OPENED = "d2lpar.watch"
 _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 
+def jax_has_started() -> bool:
+    """Say whether JAX has found its devices; to ask it would start it, and take a GPU's memory."""
+    return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
+
+
 class Seen(NamedTuple):
     """A thread, as a look has found it: where it is, if it moved on, and used its processor."""
 
@@ -224,9 +229,7 @@ class Windows:
     def is_due(self) -> bool:
         """Return whether it is time for one, and one can be had."""
         now = time.perf_counter()
-        if now < self._due or not getattr(
-            sys.modules.get("jax._src.xla_bridge"), "_backends", None
-        ):
+        if now < self._due or not jax_has_started():
             return False
         if self._wanted.is_set():
             state = getattr(sys.modules.get("jax._src.profiler"), "_profile_state", None)

@@ -56,7 +56,7 @@ from d2lpar._errors import (
     require_function,
     require_seconds,
 )
-from d2lpar._format import format_seconds, plural
+from d2lpar._format import exit_status, format_seconds, plural
 from d2lpar._hang import Board, Process, diagnosis, numbers
 
 GRACE = 5.0
@@ -417,7 +417,7 @@ class _Worker:
         if self.number in answers:
             fate = "has failed" if isinstance(answers[self.number], WorkerError) else "has finished"
         elif not self.alive:
-            fate = f"has died: {_status(self.process.returncode)}"
+            fate = f"has died: {exit_status(self.process.returncode)}"
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
             fate = "is stopped (SIGSTOP), and goes on with SIGCONT"
         return Process(self.number, self.board.read(), fate, self.last[-1] if self.last else "")
@@ -449,7 +449,7 @@ class _Worker:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # What it ran has closed all files, and lives.
             return self.error("has closed its connection, and can no longer be asked", rank=0)
-        return self.error(f"has died: {_status(status)}", rank=0)
+        return self.error(f"has died: {exit_status(status)}", rank=0)
 
     def error(self, what: str, rank: int = 2, said: bool = True) -> WorkerError:
         self.show_rest()
@@ -632,11 +632,3 @@ def _reserved(port: int) -> socket.socket:
             "leave it out."
         ) from error
     return keeper
-
-
-def _status(code: int) -> str:
-    if code >= 0:
-        return f"exit status {code}"
-    with suppress(ValueError):
-        return signal.Signals(-code).name
-    return f"signal {-code}"

@@ -135,7 +135,7 @@ def shown(claim: Claim) -> dict:
         return told
     told["measured"] = list(map(repr, claim.predicates))
     nearest = min(claim.predicates, key=Predicate.margin)
-    margin, *ends = map(nearest.margin, (nearest.quantity.median, *nearest.quantity.interval))
+    margin, ends = nearest.margin(), list(map(nearest.margin, nearest.quantity.interval))
     if all(map(math.isfinite, (margin, *ends))):
         told |= {"margin": round(margin, 4), "ends": sorted(round(end, 4) for end in ends)}
     return told

@@ -190,12 +190,11 @@ def how_often(
     return ", ".join(parts), how_far(tested) if len(tested) > 1 else ""
 
 
-def worst(runs: Iterable[list[float]]) -> str:
+def worst(runs: list[list[float]]) -> str:
     """Return the margin that came nearest to failing, of all comparisons of all runs.
 
     A count that is always the same has none that says anything.
     """
-    runs = list(runs)
     if all(margins == runs[0] for margins in runs):
         return "exact"
     least = min(map(min, runs))

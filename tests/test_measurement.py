@@ -51,11 +51,18 @@ def test_arguments_are_passed_on(clock, device):
 def test_what_one_function_leaves_on_a_device_is_not_in_the_time_of_the_next(
     clock, device, monkeypatch
 ):
+    monkeypatch.setattr(_measurement, "jax_has_started", lambda: True)
     monkeypatch.setattr(_measurement, "wait_all", lambda: device.run(0).block_until_ready())
     ways = {"hides it": lambda: device.run(9) and None, "next": lambda: device.run(1)}
     times = compare(ways, repeats=4, clock=clock)
     assert set(times["next"].total.samples) == {1}
     assert set(times["hides it"].total.samples) == {0}  # Which its caution says.
+
+
+def test_functions_without_jax_are_compared_without_starting_it(run_python):
+    program = "import d2lpar\nd2lpar.compare({'a': int, 'b': str}, repeats=2)\n"
+    program += "d2lpar.use_cpu_devices(3)\nprint(len(d2lpar.cpu(2).client.devices()))"
+    assert run_python(program) == "3"
 
 
 @pytest.mark.parametrize("warmup", [0, 1, 3])

@@ -441,6 +441,7 @@ def test_a_commit_that_has_no_such_script_gets_the_one_that_lies_here(repository
         ("raise SystemExit(3)", "bench.py of HEAD ({}) has ended with the exit status 3."),
         ("print('no data'); raise SystemExit(3)", "The last that it printed:\nno data\nA commit"),
         ("import os; os.kill(os.getpid(), 11)", "bench.py of HEAD ({}) has ended by SIGSEGV."),
+        ("import os; os.kill(os.getpid(), 40)", "bench.py of HEAD ({}) has ended by signal 40."),
         ("", "bench.py of HEAD ({}) has not printed what it measured: This is nothing"),
         ("print('{{}}')", "it was '{{}}'."),
         ("import sys; sys.path.insert(0, {here!r}); import times", "has ended with the exit"),

@@ -153,7 +153,7 @@ def track(with_it, without):
     """Return a line with a sign and an interval for two distances, in units of the bound."""
     drawn = ""
     for key, side in (("fails", without), ("holds", with_it)):
-        margins = side["margin"], *side.get("ends", [side["margin"]] * 2)
+        margins = side["margin"], *side["ends"]
         place, low, high = 50 + 50 * np.clip(margins, -1, 1)  # What is beyond lies at the end.
         ends = f"left:{low:.1f}%;width:{high - low:.1f}%"
         drawn += f'<span class="d2lpar-ends {key}" style="{ends}"></span>'
