@@ -19,16 +19,20 @@ venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
 uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
-run = @VIRTUAL_ENV='$(CURDIR)/$(venv)' $(venv)/bin/uv run --no-sync --active
+run = @PATH='$(CURDIR)/$(venv)/bin':"$$PATH"
+
+# A home that cannot be written has no room for the caches of pip and uv.
+ifneq ($(shell mkdir -p "$${XDG_CACHE_HOME:-$$HOME/.cache}/uv" 2>&1),)
+export XDG_CACHE_HOME := $(CURDIR)/.venv/cache
+endif
 
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
 sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
-page = _build/html/book/index.html
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
 targets := help book test lint bench evidence record cluster libraries serve matrix sync lock clean
-.PHONY: $(targets) environment set-up
+.PHONY: $(targets) environment set-up install
 
 help:  ## say what there is
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -52,8 +56,7 @@ lint:  ## check style, formatting and the layers of the package
 bench:  ## measure what the package itself costs, against what it promises
 	$(run) python evidence/bench.py
 
-# The runs of claims with their cause are those of the built book; repeats make their own.
-evidence: $(if $(REPEATS),,book)  ## test each claim without its cause; or: make evidence REPEATS=9
+evidence:  ## test each claim without its cause; or: make evidence REPEATS=9
 	@mkdir -p _build
 	$(run) python .ci/one_at_a_time.py _build/evidence.lock \
 	    python -u evidence/check_claims.py \
@@ -71,12 +74,11 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 
 # Likewise: it installs other people's libraries, for this one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
-	$(run) --with flax --with equinox --with numpyro --with grain \
+	$(run) uv run --no-sync --with flax --with equinox --with numpyro --with grain \
 	    python -m pytest -rs tests/test_watch_libraries.py tests/book/test_in_your_own_code.py
 
-serve:  ## serve the built book on this machine
-	@test -f $(page) || { echo "There is no book yet: make book"; exit 1; }
-	$(run) python -m http.server --bind 127.0.0.1 --directory _build/html $(PORT)
+serve:  ## serve the built book on this machine (PORT=8000)
+	$(run) python .ci/serve.py $(or $(PORT),8000)
 
 matrix:  ## test the package and the notebooks on every Python 3.11-3.13, with jax 0.7.2 and newest
 	$(run) nox
@@ -96,16 +98,22 @@ ifeq ($(and $(realpath $(venv)/bin/python),$(wildcard $(stamp))),)
 environment:
 	@mkdir -p .venv && '$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
 
-# From nothing if there is no stamp, since an interrupted set-up leaves halves of packages.
-# Without isolation: hatchling comes from the lock. Compiled now: where PYTHONDONTWRITEBYTECODE is
-# set, as in many containers, each of some hundred processes would compile JAX anew, for a second.
-set-up: $(uv)/bin/uv
+set-up:
 	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
+	$(MAKE) --silent install >.venv/log 2>&1 || { \
+	    echo "$(venv) could not be set up. The first time this needs a network. .venv/log ends with:" \
+	    "$$(grep -v ^make .venv/log | tail -n 1)" >&2; exit 1; }
+
+# From nothing if there is no stamp, since an interrupted set-up leaves halves of packages. First
+# what is locked, then d2lpar without isolation: hatchling, which builds it, comes from the lock.
+# Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of some hundred
+# processes would compile JAX anew, for a second.
+install: $(uv)/bin/uv
 	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
 	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)
 	rm -f $(venv)/from-*
-	echo "-e ." | VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet \
-	    --compile-bytecode --no-build-isolation requirements.txt -
+	VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet --compile-bytecode requirements.txt
+	VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
 	touch $(stamp)
 
 $(uv)/bin/uv:

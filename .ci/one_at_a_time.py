@@ -1,17 +1,21 @@
-"""Run a command while no other holds the same lock: one_at_a_time.py LOCK COMMAND...
+"""Become a command while no other holds the same lock: one_at_a_time.py LOCK COMMAND...
 
-The system lets go of the lock when the process ends, however it ends: a file that was left behind
-locks nobody out.
+The lock is an open file that the command inherits. The system lets go of it when the command ends,
+however it ends: a file that was left behind locks nobody out.
 """
 
 import fcntl
-import subprocess
+import os
+import signal
 import sys
 
-with open(sys.argv[1], "w") as lock:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        print("Another make is doing the same in this folder; waiting for it ...", file=sys.stderr)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-    sys.exit(subprocess.run(sys.argv[2:]).returncode)
+if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Whoever waits may press Ctrl-C.
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+try:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+except BlockingIOError:
+    print("Another make is doing the same in this folder; waiting for it ...", file=sys.stderr)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+os.set_inheritable(lock, True)
+os.execvp(sys.argv[2], sys.argv[2:])

@@ -5,6 +5,7 @@ Python. The classes below are for what a program may want to tell apart from bot
 """
 
 import functools
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -153,6 +154,27 @@ git+https://github.com/d2lpar/d2lpar"
             f'{error.name} is not installed: pip install "d2lpar[{extra}] @ '
             'git+https://github.com/d2lpar/d2lpar"'
         ) from error
+
+
+class WhenUsed:
+    """A module of an extra, which is imported when something of it is first used.
+
+    So the names of d2lpar that need it exist without it, with their documentation.
+
+    Example:
+        >>> math = WhenUsed("math", extra="plot")
+        >>> math.sqrt(4.0)
+        2.0
+    """
+
+    def __init__(self, name: str, extra: str) -> None:
+        self._name, self._extra = name, extra
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute.startswith("__"):  # What inspect and doctest ask of every name.
+            raise AttributeError(attribute)
+        with needs(self._extra):
+            return getattr(importlib.import_module(self._name), attribute)
 
 
 def renamed(**new_names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:

@@ -1,20 +1,24 @@
 """Turn a jaxpr into the nodes and edges of its computational graph."""
 
+from __future__ import annotations
+
 import inspect
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import numpy as np
 
 from d2lpar._devices import device_name
-from d2lpar._errors import DeviceError, needs, require_function
+from d2lpar._errors import DeviceError, WhenUsed, require_function
 from d2lpar._timeline import PYTHON, Timeline
 
-with needs("plot"):
+if TYPE_CHECKING:
     import networkx as nx
+else:
+    nx = WhenUsed("networkx", extra="plot")
 
 
 def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> nx.DiGraph:

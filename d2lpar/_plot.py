@@ -1,35 +1,31 @@
 """Draw timelines, graphs and measurements with matplotlib."""
 
+from __future__ import annotations
+
 import itertools
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from d2lpar._errors import needs
+from d2lpar._errors import WhenUsed
 from d2lpar._format import DEVICE, HOST, format_value
 from d2lpar._graph import layout_of, require_graph
 from d2lpar._quantity import Quantity
 from d2lpar._timeline import ANNOTATION, COPY, PYTHON, Event, Timeline
 
-with needs("plot"):
+if TYPE_CHECKING:
     import matplotlib.pyplot as plt
     import networkx as nx
-    from matplotlib.axes import Axes
+    from matplotlib import patches, ticker
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
-    from matplotlib.legend_handler import HandlerTuple
-    from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Patch
-    from matplotlib.path import Path
-    from matplotlib.ticker import (
-        EngFormatter,
-        FuncFormatter,
-        LogLocator,
-        MaxNLocator,
-        NullFormatter,
-    )
+else:
+    nx = WhenUsed("networkx", extra="plot")
+    plt = WhenUsed("matplotlib.pyplot", extra="plot")
+    patches = WhenUsed("matplotlib.patches", extra="plot")
+    ticker = WhenUsed("matplotlib.ticker", extra="plot")
 
 COLORS = {
     "host": HOST,
@@ -113,7 +109,7 @@ def use_style() -> None:
         set_matplotlib_formats("svg")
 
 
-def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
+def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     """Draw a computational graph in layers, each operator below those that it needs.
 
     Args:
@@ -154,14 +150,16 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> Axes:
     devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
     if devices:
         handles = [
-            Patch(facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name)
+            patches.Patch(
+                facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name
+            )
             for name in devices
         ]
         axes.figure.legend(handles=handles, loc="outside upper center", ncols=len(devices))
     return axes
 
 
-def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
+def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
     """Draw timelines as Gantt charts, one above the other on one scale of time.
 
     Args:
@@ -197,7 +195,7 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[Axes]:
     _draw_legend(figure, every, looks)
     format_axis(charts[-1].xaxis, "s")
     charts[-1].set_xlim(0, longest)
-    charts[-1].xaxis.set_major_locator(MaxNLocator(6))
+    charts[-1].xaxis.set_major_locator(ticker.MaxNLocator(6))
     watched = frozenset().union(*(timeline.watched for timeline in timelines.values()))
     source = Timeline(tuple(every), watched).source.replace("; ", ";\n")
     charts[-1].set_xlabel(f"time since the call, {source}")
@@ -237,16 +235,18 @@ def _looks(events: Sequence[Event]) -> dict[str, dict[str, Any]]:
 
 
 def _draw_legend(
-    figure: Figure, events: Sequence[Event], looks: Mapping[str, Mapping[str, Any]]
+    figure: plt.Figure, events: Sequence[Event], looks: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Say what the bars are; devices differ in color."""
+    from matplotlib.legend_handler import HandlerTuple
+
     handles = {}
     for kind, look in looks.items():
         colors = {
             look.get("facecolor") or device_color(e.device) for e in events if _kind(e) == kind
         }
         handles[kind] = tuple(
-            Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **look})
+            patches.Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **look})
             for color in sorted(colors)
         )
     letters = [len(kind) + 5 for kind in handles]  # With the patch before it.
@@ -262,7 +262,7 @@ def _draw_legend(
 
 
 def _draw_timeline(
-    axes: Axes, timeline: Timeline, longest: float, looks: Mapping[str, Mapping[str, Any]]
+    axes: plt.Axes, timeline: Timeline, longest: float, looks: Mapping[str, Mapping[str, Any]]
 ) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
@@ -368,7 +368,7 @@ def plot_curves(
     ylabel: str,
     xunit: str = "",
     models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
-) -> Axes:
+) -> plt.Axes:
     """Draw measured quantities over a parameter, and what models say beside them.
 
     Args:
@@ -433,30 +433,30 @@ def interval_ends(quantity: Quantity) -> tuple[float, float]:
 def format_log_axis(axis: Axis, unit: str) -> None:
     """Label a logarithmic axis, in smaller steps if it spans little, and evenly if hardly any."""
     low, high = axis.get_view_interval()
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
-    finer = LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), MaxNLocator(6, steps=[1, 2, 5, 10])
+    axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
+    finer = ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
     for locator in finer if high / low < 10 else ():
         if sum(low <= place <= high for place in axis.get_majorticklocs()) < 3:
             axis.set_major_locator(locator)
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_formatter(ticker.NullFormatter())
     if unit or high < 1e4:
         format_axis(axis, unit)
 
 
 def format_axis(axis: Axis, unit: str) -> None:
     """Label an axis with numbers that carry their unit; a large one without any has a prefix."""
-    with_prefix = EngFormatter()
+    with_prefix = ticker.EngFormatter()
 
     def label(value: float, _: object) -> str:
         if not value:
             return "0"
         return with_prefix(value) if not unit and value >= 1e4 else format_value(value, unit)
 
-    axis.set_major_formatter(FuncFormatter(label))
+    axis.set_major_formatter(ticker.FuncFormatter(label))
 
 
 def box(
-    axes: Axes,
+    axes: plt.Axes,
     x: float,
     y: float,
     width: float,
@@ -469,7 +469,7 @@ def box(
     """Draw a box with rounded corners around a text; its middle is at `x` and `y`."""
     pad = 0.08 * height
     axes.add_patch(
-        FancyBboxPatch(
+        patches.FancyBboxPatch(
             (x - width / 2, y - height / 2),
             width,
             height,
@@ -482,10 +482,12 @@ def box(
     axes.text(x, y, text, ha="center", va="center", size=size)
 
 
-def arrow(axes: Axes, *points: tuple[float, float], bold: bool = False) -> None:
+def arrow(axes: plt.Axes, *points: tuple[float, float], bold: bool = False) -> None:
     """Draw an arrow along some points, by the shortest way."""
+    from matplotlib.path import Path
+
     axes.add_patch(
-        FancyArrowPatch(
+        patches.FancyArrowPatch(
             path=Path(points),
             arrowstyle="-|>",
             mutation_scale=11,

@@ -1,12 +1,11 @@
 """Mutation testing of the book: a claim must hold with its cause, and fail without it.
 
-How it works. The runs with their cause are those of the built book, which are read and not made
-again. Then each page runs as a whole without the causes of its claims, which are in `CAUSES`, and
-these claims must fail. One that is undecided, or that survives, is tried up to three times, and the
-evidence says how many it took. Each page also runs on one core that counts as eight devices, and
-what needs several devices or a GPU on one device, and with CPU devices in place of GPUs. What a
-page has shown is written to book/evidence/causes.json when all its runs are over, with the commit
-that they are of; what was there of other pages stays.
+How it works. Each page runs as it is. Then it runs as a whole without the causes of its claims,
+which are in `CAUSES`, and these claims must fail. One that is undecided, or that survives, is tried
+up to three times, and the evidence says how many it took. Each page also runs on one core that
+counts as eight devices, and what needs several devices or a GPU on one device, and with CPU devices
+in place of GPUs. What a page has shown is written to book/evidence/causes.json when all its runs
+are over, with the commit that they are of; what was there of other pages stays.
 """
 
 import json
@@ -39,7 +38,6 @@ from d2lpar.book.claims import Claim
 from d2lpar.book.results import outputs_of
 
 FILE = ROOT / "book" / "evidence" / "causes.json"
-BUILT = ROOT / "_build" / "jupyter_execute" / "book"  # Where myst-nb leaves what it has run.
 # Schema 2: `pages` has for each page its commit, date and machine, its claims `with` and `without`
 # their cause, and the `conditions` that the whole page ran under. Schema 1 had hashes of the code.
 SCHEMA = 2
@@ -75,14 +73,6 @@ def save(evidence: Mapping, file: Path) -> None:
 # --- Claims with their cause and without ------------------------------------------------------
 
 
-def built(page: Path) -> dict:
-    """Return a page as the book has run it."""
-    file = BUILT / f"{name_of(page)}.ipynb"
-    if not file.exists():
-        raise ValueError(f"{page} has not been run: there is no {file}. Build the book: make book")
-    return json.loads(file.read_text(encoding="utf-8"))
-
-
 def tested(
     page: Path, side: str, keys: list[str], intervention: Intervention | None
 ) -> dict[str, dict]:
@@ -93,13 +83,10 @@ def tested(
     found: dict[str, dict] = {}
     for tries in range(1, TRIES + 1):
         started = time.monotonic()
-        if side == "with" and tries == 1:
-            notebook = built(page)
-        else:
-            # Without its cause a claim may leave nothing that the cells of others can go on with.
-            notebook = run_notebook(
-                page, intervention, strict=False, allow_errors=bool(intervention), timeout=900
-            )
+        # Without its cause a claim may leave nothing that the cells of others can go on with.
+        notebook = run_notebook(
+            page, intervention, strict=False, allow_errors=bool(intervention), timeout=900
+        )
         made = {c.key: c for c in map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))}
         if missing := ", ".join(key for key in keys if key not in made):
             errors = "; ".join(errors_in(notebook))
@@ -304,7 +291,6 @@ def gather(pages: list[Path], file: Path = FILE) -> list[str]:
     evidence = load(file)
     for page in pages:  # What does not fit is found here, and not after ten minutes.
         runs_without(page)
-        built(page)
     wrong, book = [], {name_of(page) for page in notebooks()}
     for number, page in enumerate(pages, 1):
         print(f"page {number} of {len(pages)}, {name_of(page)}")

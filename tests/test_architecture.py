@@ -92,8 +92,8 @@ def test_every_public_name_has_one_entry_on_the_pages_of_the_api_and_a_link_to_i
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_module_says_its_one_idea_in_its_first_line(name):
     first, *rest = importlib.import_module(name).__doc__.splitlines()
-    assert first.endswith(".")
-    assert not rest or not rest[0]
+    assert first.endswith("."), f"end it with a full stop: {first}"
+    assert not rest or not rest[0], f"one idea fits one line, and an empty one follows: {first}"
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
@@ -128,4 +128,5 @@ def left_out(value):
     signature = inspect.signature(value)
     missing = [n for n in signature.parameters if n not in described]
     says_it = re.search(r"^(Returns:$|Yields:$|Return )", text, re.MULTILINE)
-    return missing if signature.return_annotation is None or says_it else [*missing, "return"]
+    nothing = signature.return_annotation in (None, "None")
+    return missing if nothing or says_it else [*missing, "return"]

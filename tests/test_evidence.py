@@ -21,7 +21,7 @@ from d2lpar import Quantity, once
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
 
-ONE_CORE = "one core as eight devices"
+AS_IT_IS, ONE_CORE = "as it is", "one core as eight devices"
 CAUSES = {
     "one": {
         "early": SYNCHRONOUS,
@@ -33,10 +33,12 @@ CAUSES = {
     "solutions/one": {"x1-gpu": BARRIERS, "x2": SYNCHRONOUS},
 }
 ALL_RUNS = [
+    ("one", AS_IT_IS),
     ("one", "asynchronous dispatch"),
     ("one", "two, three"),
     ("one", "both"),
     ("one", ONE_CORE),
+    ("solutions/one", AS_IT_IS),
     ("solutions/one", "going on without a barrier behind each call"),
     ("solutions/one", "asynchronous dispatch"),
     ("solutions/one", ONE_CORE),
@@ -48,7 +50,7 @@ class Book:
 
     def __init__(self, folder):
         self.file = folder / "causes.json"
-        self.ran, self.looked_for = [], set()
+        self.ran = []
         self.odd = {}  # Verdicts, by run and key, of one try after the other.
         self.refused = {}  # Exercises that are not accepted.
         self.before = lambda call: None
@@ -59,17 +61,12 @@ class Book:
 
     def run(self, page, intervention=None, *, environment=None, allow_errors=False, **_):
         name = name_of(page)
-        what = intervention.takes_away if intervention else ONE_CORE if environment else "again"
+        what = intervention.takes_away if intervention else ONE_CORE if environment else AS_IT_IS
         self.before(len(self.ran))
         self.ran.append((name, what))
         self.condition = environment, len(os.sched_getaffinity(0))
         assert allow_errors == bool(intervention)
         return self.shows(name, what, "fails" if intervention else "holds")
-
-    def built(self, page):
-        what = "built" if page in self.looked_for else "looked for"
-        self.looked_for.add(page)  # Before a run, all pages are.
-        return self.shows(name_of(page), what, "holds")
 
     def shows(self, name, what, verdict):
         outputs = []
@@ -107,7 +104,6 @@ def book(tmp_path, monkeypatch):
     monkeypatch.setattr(run_notebook, "ROOT", tmp_path)
     monkeypatch.setattr(counterfactuals, "CAUSES", CAUSES)
     monkeypatch.setattr(causes, "run_notebook", made.run)
-    monkeypatch.setattr(causes, "built", made.built)
     monkeypatch.setattr(causes, "where", lambda: "this machine")
     monkeypatch.setattr(causes, "commit", lambda *paths: "c1")
     return made
@@ -116,9 +112,7 @@ def book(tmp_path, monkeypatch):
 # --- What runs and is kept --------------------------------------------------------------------
 
 
-def test_each_page_runs_without_its_causes_and_on_one_core_and_the_book_is_not_run_again(
-    book, capsys
-):
+def test_each_page_runs_as_it_is_and_without_its_causes_and_on_one_core(book, capsys):
     cores = len(os.sched_getaffinity(0))
     assert book.gather() == []
     assert book.ran == ALL_RUNS
@@ -148,14 +142,14 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
     before = book.pages
 
     def interrupt(call):
-        if call == 5:
+        if call == 6:
             raise KeyboardInterrupt
 
     book.before = interrupt
     monkeypatch.setattr(causes, "commit", lambda *paths: "c2")
     with pytest.raises(KeyboardInterrupt):
         book.gather()
-    assert book.ran == ALL_RUNS[:5]
+    assert book.ran == ALL_RUNS[:6]
     assert book.pages["one"]["commit"] == "c2"
     assert book.pages["solutions/one"] == before["solutions/one"]
     assert 'The rest: make evidence PAGES="solutions/one"\n' in capsys.readouterr().out
@@ -163,7 +157,7 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
 
 def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropped(book):
     book.gather("one")
-    assert book.ran == ALL_RUNS[:4]
+    assert book.ran == ALL_RUNS[:5]
     (book.folder / "one.md").unlink()
     assert book.gather() == []
     assert list(book.pages) == ["solutions/one"]
@@ -175,12 +169,6 @@ def test_a_file_that_cannot_be_read_is_refused_before_a_run_with_the_way_out(boo
     with pytest.raises(ValueError, match=r"holds no evidence of schema 2\. Restore it, or"):
         book.gather()
     assert book.ran == []
-
-
-def test_a_book_that_is_not_built_is_refused_with_the_way_out(tmp_path, monkeypatch):
-    monkeypatch.setattr(causes, "BUILT", tmp_path)
-    with pytest.raises(ValueError, match=r"has not been run: .* Build the book: make book"):
-        causes.built(notebooks()[0])
 
 
 @pytest.mark.parametrize(
@@ -195,13 +183,14 @@ def test_a_page_whose_run_breaks_off_is_told_of_and_the_others_are_kept(book, er
 
     book.before = break_off
     assert book.gather() == [f"one, of which nothing new is kept: {words}"]
-    assert book.ran == [ALL_RUNS[0], *ALL_RUNS[4:]]
+    assert book.ran == [ALL_RUNS[0], *ALL_RUNS[5:]]
     assert list(book.pages) == ["solutions/one"]
 
 
 def test_a_claim_that_a_run_never_came_to_is_told_of_with_the_error_that_kept_it(book, monkeypatch):
     error = {"output_type": "error", "ename": "IndexError", "evalue": "out of range"}
-    monkeypatch.setattr(causes, "built", lambda page: {"cells": [{"outputs": [error]}]})
+    shown = {"cells": [{"outputs": [error]}]}
+    monkeypatch.setattr(causes, "run_notebook", lambda *_, **__: shown)
     (wrong,) = book.gather("solutions/one")
     assert wrong.endswith("never came to x1-gpu, x2 (IndexError: out of range)")
 
@@ -227,7 +216,7 @@ def test_of_a_few_samples_there_is_no_margin_which_json_could_not_say():
 
 
 def test_what_was_seen_once_with_its_cause_is_as_it_should_be(book):
-    book.odd = {("built", "early"): ["seen"]}
+    book.odd = {(AS_IT_IS, "early"): ["seen"]}
     assert book.gather("one") == []
     assert book.pages["one"]["claims"]["early"]["with"]["tries"] == 1
 
@@ -238,24 +227,24 @@ def test_a_claim_that_survives_without_its_cause_is_tried_three_times_and_named(
     (wrong,) = book.gather("one")
     assert wrong.startswith("early, without its cause: ")
     assert ("could not be tested: needs a GPU" if verdict == "untestable" else verdict) in wrong
-    assert Counter(book.ran) == Counter([*ALL_RUNS[:4], *ALL_RUNS[:1] * 2])
+    assert Counter(book.ran) == Counter([*ALL_RUNS[:5], *ALL_RUNS[1:2] * 2])
     assert book.pages["one"]["claims"]["early"]["without"]["tries"] == 3
     assert book.pages["one"]["claims"]["late"]["without"]["tries"] == 1
 
 
 def test_a_claim_that_is_decided_in_another_try_says_so_also_with_its_cause(book):
-    book.odd = {("built", "of-x"): ["inconclusive"], ("two, three", "of-y"): ["inconclusive"]}
+    book.odd = {(AS_IT_IS, "of-x"): ["inconclusive"], ("two, three", "of-y"): ["inconclusive"]}
     assert book.gather("one") == []
-    assert Counter(book.ran) == Counter([*ALL_RUNS[:4], ("one", "again"), ("one", "two, three")])
+    assert Counter(book.ran) == Counter([*ALL_RUNS[:5], ("one", AS_IT_IS), ("one", "two, three")])
     found = book.pages["one"]["claims"]
     assert [found[key]["with"]["tries"] for key in ("of-x", "of-y")] == [2, 1]
     assert [found[key]["without"]["tries"] for key in ("of-x", "of-y")] == [1, 2]
 
 
 def test_what_needs_a_gpu_may_be_untestable_and_is_then_not_run_without_its_cause(book):
-    book.odd = {("built", "x1-gpu"): ["untestable"]}
+    book.odd = {(AS_IT_IS, "x1-gpu"): ["untestable"]}
     assert book.gather("solutions/one") == []
-    assert book.ran == ALL_RUNS[5:]
+    assert book.ran == [ALL_RUNS[5], *ALL_RUNS[7:]]
     without = book.pages["solutions/one"]["claims"]["x1-gpu"]["without"]
     assert (without["verdict"], without["needs"]) == ("untestable", "a GPU")
 
@@ -369,7 +358,10 @@ def test_every_claim_of_the_book_has_a_cause_that_fits_its_page_and_every_cause_
 
 def test_every_claim_of_the_book_has_a_few_words_of_its_own_and_they_belong_to_a_claim():
     keys = [key for page in notebooks() for key in claims_of(page)]
-    assert sorted(counterfactuals.IN_SHORT) == sorted(keys)
+    assert len(set(keys)) == len(keys)
+    known = counterfactuals.IN_SHORT.keys()
+    assert not set(keys) - known, "IN_SHORT of evidence/counterfactuals.py lacks them"
+    assert not known - set(keys), "IN_SHORT of evidence/counterfactuals.py has words for no claim"
     words = list(counterfactuals.IN_SHORT.values())
     assert len(set(words)) == len(words)
     assert [said for said in words if len(said) > 62 or said.endswith(".")] == []

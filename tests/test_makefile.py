@@ -1,16 +1,16 @@
-"""`make` sets up once, says in a sentence why it cannot, and builds the book only from what is new.
+"""`make` says in a sentence why it cannot set up, and builds the book only from what is new.
 
-A stub answers in place of Python, pip and uv: it logs what it was asked to do, and makes
-environments that hold nothing but itself. So no test installs a thing.
+No test sets up: `.ci/run` does, with empty caches. A stand-in for Jupyter Book writes its page.
 """
 
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tomllib
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,63 +18,93 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
-STUB = f"""#!/bin/sh
-echo "$*" >>log
-case "$1 $2" in
-"-c "*) {sys.executable} -c "import sys; sys.version_info = VERSION; sys.executable = '$0'; $2" ;;
-"-m venv") mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
-"-m pip") cp "$0" "${{0%/*}}/uv" ;;
-"venv "*) [ "$7" != --clear ] || rm -rf "$6"; mkdir -p "$6/bin" && cp "$0" "$6/bin/python" ;;
-"pip sync") [ ! -e interrupt ] || kill -KILL $PPID; cp "$0" "$VIRTUAL_ENV/bin/uv" ;;
-.ci/*) exec {sys.executable} "$@" ;;
-esac
+JUPYTER_BOOK = """
+import signal, sys
+from pathlib import Path
+
+def main(arguments, standalone_mode):
+    print("reading", Path("evidence/measured.json").read_text(), flush=True)
+    if Path("wait").exists():
+        signal.pause()
+    if Path("broken").exists():
+        print(Path("broken").read_text())
+        sys.exit(1)
+    new = Path(arguments[arguments.index("--path-output") + 1], "_build")
+    for folder in ("html/book", ".doctrees", "jupyter_execute"):
+        (new / folder).mkdir(parents=True)
+    (new / "html/book/index.html").touch()
 """
-JUPYTER_BOOK = """#!/bin/sh
-[ ! -e broken ] && mkdir -p _build/html/book && touch _build/html/book/index.html
+A_CLAIM_FAILS = """\
+nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:
+------------------
+claim("It is {gain} times as fast.", gain > 2, gain=gain)
+------------------
+
+\x1b[31m----\x1b[39m
+AssertionError                            Traceback (most recent call last)
+Cell \x1b[32mIn[1]\x1b[39m, line 1
+
+AssertionError: Claim: It is 1.5 times as fast.
+  does not hold here
+    gain: 1.5; claimed: > 2
+
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "direct.py", line 51, in execute
+myst_nb.core.execute.base.ExecutionError: book/page.md
+
+There was an error in building your book. Look above for the cause.
 """
 
 
 class Tree:
-    """A folder in which to run `make` or what it runs, with stubs for all that takes long."""
+    """A folder in which to run what `make` runs."""
 
     def __init__(self, path):
         self.path = path
         shutil.copytree(ROOT / ".ci", path / ".ci")
-        for name in ("Makefile", "pyproject.toml", "requirements.txt"):
+        for name in ("Makefile", "pyproject.toml", "requirements.txt", ".gitignore"):
             shutil.copy(ROOT / name, path)
-        for name in ("log", "_config.yml", "_toc.yml", "CHANGELOG.md", "_build/lock"):
-            self.write(name, "")
-        self.write("jax.py", "def devices(): return []")
-        self.write("bin/jupyter-book", JUPYTER_BOOK)
-        self.write("bin/pyenv", "echo 3.11.7")
+        self.write("_build/lock", "")
+        self.write("evidence/measured.json", "2")
+        self.write("lib/jax.py", "def devices(): return []")
+        self.write("lib/jupyter_book/__init__.py", "")
+        self.write("lib/jupyter_book/cli/__init__.py", "")
+        self.write("lib/jupyter_book/cli/main.py", JUPYTER_BOOK)
 
     def write(self, name, text):
         path = self.path / name
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
-        path.chmod(0o755)
         return path
 
-    def python(self, *version, first=""):
-        text = STUB.replace("VERSION", str(version)).replace("#!/bin/sh", f"#!/bin/sh\n{first}")
-        return self.write(f"python-{version[1]}", text)
-
-    def run(self, *command, **environment):
+    def start(self, *command, **environment):
         # The flags of the `make` that runs this test are not those of the tree.
         kept = {name: value for name, value in os.environ.items() if "MAKE" not in name}
-        kept |= {"PATH": f"{self.path}/bin:{kept['PATH']}", "PYTHONPATH": str(self.path)}
-        return subprocess.run(
-            command, cwd=self.path, env=kept | environment, capture_output=True, text=True
+        kept |= {"PYTHONPATH": str(self.path / "lib")}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(
+            command,
+            cwd=self.path,
+            env=kept | environment,
+            text=True,
+            start_new_session=True,
+            **pipes,
         )
 
-    def make(self, python):
-        return self.run("make", "sync", f"PYTHON={python}")
+    def run(self, *command, **environment):
+        with self.start(*command, **environment) as running:
+            told, _ = running.communicate()
+        return running.returncode, told
 
     def build(self, *options, **environment):
-        return self.run(sys.executable, ".ci/build_book.py", *options, **environment).stdout
+        return self.run(sys.executable, ".ci/build_book.py", *options, **environment)[1]
 
-    def count(self, word):
-        return (self.path / "log").read_text(encoding="utf-8").count(word)
+    @property
+    def page(self):
+        return self.path / "_build/html/book/index.html"
 
 
 @pytest.fixture
@@ -82,87 +112,43 @@ def tree(tmp_path):
     return Tree(tmp_path)
 
 
+# --- Setting up -------------------------------------------------------------------------------
+
+
 def test_a_python_that_is_too_old_or_none_is_refused_in_a_sentence(tree):
-    for python, why in [
-        (tree.python(3, 10), "Python 3.10 at "),
-        ("python3.99", ".*not found"),
-        (tree.python(3, 12, first="echo no >&2; exit 127"), "no"),
-    ]:
-        result = tree.make(python)
+    old = tree.write("python", f"#!/bin/sh\nexec {sys.executable} -c 'OLD; '\"$2\"\n")
+    version = "import sys; sys.version_info = (3, 10)"
+    old.write_text(old.read_text(encoding="utf-8").replace("OLD", version), encoding="utf-8")
+    old.chmod(0o755)
+    for python, why in [(old, "Python 3.10 at "), ("python3.99", ".*not found")]:
+        status, told = tree.run("make", "sync", f"PYTHON={python}")
         sentence = f'd2lpar needs Python 3.11 or newer, but {python} is "{why}.*"; name another'
-        assert (result.returncode, bool(re.search(sentence, result.stderr))) == (2, True)
+        assert (status, bool(re.search(sentence, told))) == (2, True), told
     assert not (tree.path / ".venv").exists()
 
 
-def test_each_python_is_set_up_once_although_two_ask_at_a_time(tree):
-    python = tree.python(3, 12)
-    with ThreadPoolExecutor() as threads:
-        done = list(threads.map(tree.make, [python, python]))
-    assert [result.returncode for result in done] == [0, 0]
-    assert "Setting up .venv/3.13" in tree.make(tree.python(3, 13)).stderr
-    assert tree.make(python).stderr == ""
-    assert [tree.count(what) for what in ("-m pip", "pip sync", "run --no-sync")] == [1, 2, 4]
+def test_without_a_network_a_sentence_says_that_setting_up_needs_one(tree):
+    closed = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
+    empty = {"XDG_CACHE_HOME": str(tree.path / "cache"), "PIP_RETRIES": "0"}
+    status, told = tree.run("make", "sync", f"PYTHON={sys.executable}", **closed, **empty)
+    first, second, *after = told.splitlines()
+    assert (status, first.startswith("Setting up .venv/3.")) == (2, True), told
+    assert "could not be set up. The first time this needs a network." in second
+    assert [line for line in after if not line.startswith("make")] == []
 
 
-def test_an_interrupted_set_up_is_begun_anew(tree):
-    interrupt, half = tree.write("interrupt", ""), tree.path / ".venv/3.12/bin/half"
-    assert tree.make(tree.python(3, 12)).returncode != 0
-    half.touch()
-    interrupt.unlink()
-    assert tree.make(tree.python(3, 12)).returncode == 0
-    assert not half.exists()
-
-
-def test_set_up_is_repeated_in_place_for_another_lock_but_not_for_settings_of_tools(tree):
-    tree.make(tree.python(3, 12))
-    used = tree.write(".venv/3.12/used", "")
-    for name, change, set_ups in [
-        ("pyproject.toml", ("[tool.ruff]", "[tool.ruff]\n"), 1),
-        ("pyproject.toml", ("psutil", "psutil>=7"), 2),
-        ("requirements.txt", ("psutil==", "psutil==1"), 3),
-    ]:
-        tree.write(name, (tree.path / name).read_text(encoding="utf-8").replace(*change))
-        assert tree.make(used.with_name("bin") / "python").returncode == 0
-        assert tree.count("pip sync") == set_ups
-    assert used.exists()
-
-
-def test_a_python_of_pyenv_need_not_be_selected(tree):
-    tree.write("bin/pyenv", '[ "$1" = version-name ] && echo 3.11.7 || printf "3.11.7\\n3.12.1\\n"')
-    hidden = tree.python(3, 12, first='[ "${PYENV_VERSION##*:}" = 3.12.1 ] || exit 127')
-    assert tree.make(hidden).returncode == 0
-
-
-def test_the_book_is_built_again_if_something_has_changed_and_only_then(tree):
-    assert "Built in" in tree.build()
-    assert "Nothing has changed" in tree.build()
-    for name, text in [
-        ("CHANGELOG.md", "more"),
-        ("book/page.md", ""),
-        ("d2lpar/module.py", ""),
-        ("jax.py", "class D: platform, device_kind = 'gpu', 'H'\ndef devices(): return [D]"),
-        ("_build/book.stamp", "half of one"),
-    ]:
-        tree.write(name, text)
-        assert "Built in" in tree.build(), name
-    (tree.path / "_build/html/book/index.html").unlink()
-    assert "Built in" in tree.build()
-    for name in ("JAX_PLATFORMS", "XLA_FLAGS", "NPROC"):
-        assert "Built in" in tree.build(**{name: "1"})
-    assert "Nothing has changed" in tree.build(NPROC="1", OTHER="1")
-    assert "Built in" in tree.build("--force", NPROC="1")
-
-
-def test_a_build_that_fails_leaves_no_stamp(tree):
-    tree.build()
-    broken = tree.write("broken", "")
-    assert tree.build("--force") == tree.build() == ""
-    broken.unlink()
-    assert "Built in" in tree.build()
+def test_of_two_with_one_lock_the_second_says_that_it_waits_until_the_first_has_ended(tree):
+    command = [sys.executable, ".ci/one_at_a_time.py", "_build/lock"]
+    with tree.start(*command, "sh", "-c", "echo begun; cat") as first:
+        assert first.stdout.readline() == "begun\n"
+        with tree.start(*command, "echo", "done") as second:
+            assert second.stdout.readline().startswith("Another make is doing the same")
+            first.stdin.close()
+            assert second.stdout.read() == "done\n"
 
 
 def test_help_is_what_make_alone_does_and_lists_all_that_installs_nothing_in_the_system(tree):
-    listed = re.findall(r"^make (\w+) +\S", tree.run("make").stdout, re.M)
+    listed = re.findall(r"^make (\w+) +\S", tree.run("make")[1], re.M)
     targets = re.search(r"^targets := (.*)", (ROOT / "Makefile").read_text(), re.M)[1]
     assert sorted([*listed, "cluster", "libraries"]) == sorted(targets.split())
 
@@ -179,3 +165,82 @@ def test_the_lock_names_every_dependency_and_no_place_to_get_it_from():
     assert {re.match(r"[\w-]+", requirement)[0] for requirement in wanted} <= locked
     assert "://" not in lock
     assert "@ " not in lock
+
+
+# --- Building ---------------------------------------------------------------------------------
+
+
+def test_the_book_is_built_again_if_something_has_changed_and_only_then(tree):
+    assert "Built in" in tree.build()
+    assert "Nothing has changed" in tree.build()
+    for name, text in [
+        ("book/page.md", ""),
+        ("d2lpar/module.py", ""),
+        ("evidence/measured.json", "3"),  # Which Sphinx has read.
+        ("lib/jax.py", "class D: platform, device_kind = 'gpu', 'H'\ndef devices(): return [D]"),
+        ("_build/book.stamp", "half of one"),
+    ]:
+        tree.write(name, text)
+        assert "Built in" in tree.build(), name
+    for name in ("README.md", "tests/test_page.py", "evidence/other.json", ".venv/x"):
+        tree.write(name, "")
+        assert "Nothing has changed" in tree.build(), name
+    tree.page.unlink()
+    assert "Built in" in tree.build()
+    for name in ("JAX_PLATFORMS", "XLA_FLAGS", "NPROC"):
+        assert "Built in" in tree.build(**{name: "1"})
+    assert "Nothing has changed" in tree.build(NPROC="1", OTHER="1")
+    assert "Built in" in tree.build("--force", NPROC="1")
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            A_CLAIM_FAILS,
+            "book/page.md\n"
+            "AssertionError: Claim: It is 1.5 times as fast.\n"
+            "  does not hold here\n"
+            "    gain: 1.5; claimed: > 2",
+        ),
+        ("a.md:1: WARNING: odd\nbuilding\nfinished", "a.md:1: WARNING: odd"),
+        ("a\nb\nc\nIt died.", "b\nc\nIt died."),
+    ],
+    ids=["a claim", "a warning", "something else"],
+)
+def test_a_build_that_fails_ends_with_its_reason_and_leaves_the_last_book(tree, printed, reason):
+    tree.build()
+    broken = tree.write("broken", printed)
+    tree.write("book/page.md", "")
+    for _ in range(2):
+        told = tree.build()
+        assert told.endswith(f"\nThe book could not be built.\n{reason}\n")
+        assert tree.page.exists()
+    broken.unlink()
+    assert "Built in" in tree.build()
+
+
+def test_ctrl_c_ends_a_build_without_a_traceback_and_leaves_the_last_book(tree):
+    tree.build()
+    tree.write("wait", "")
+    command = [sys.executable, ".ci/one_at_a_time.py", "_build/lock"]
+    with tree.start(*command, sys.executable, ".ci/build_book.py", "--force") as building:
+        assert building.stdout.readline() == "reading 2\n"
+        os.killpg(building.pid, signal.SIGINT)
+        told = building.stdout.read()
+    assert told == "\nStopped. The book that was there before is still there.\n"
+    assert building.returncode == 130
+    assert tree.page.exists()
+
+
+# --- Reading ----------------------------------------------------------------------------------
+
+
+def test_whoever_serves_without_a_book_or_at_a_port_that_is_taken_is_told_what_to_do(tree):
+    serve = [sys.executable, ".ci/serve.py"]
+    assert tree.run(*serve, "0") == (1, "There is no book yet: make book\n")
+    tree.build()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        status, told = tree.run(*serve, str(port))
+    assert (status, told.endswith(f"Choose another: make serve PORT={port + 1}\n")) == (1, True)

@@ -88,6 +88,15 @@ def test_every_command_of_d2lpar_that_a_page_names_is_understood(
     assert "there is no script " in said or "No such file" in said
 
 
+def test_the_license_names_each_folder_with_files_in_it():
+    text = read("LICENSE")
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    folders = [path.split("/")[:-1] for path in tracked]
+    # Of the book, each room; elsewhere, what is inside is like the rest.
+    named = {"/".join(rooms[: 2 if rooms[0] == "book" else 1]) for rooms in folders if rooms}
+    assert [folder for folder in sorted(named) if f"{folder}/" not in text] == []
+
+
 def test_every_supported_python_is_in_the_weekly_workflow():
     weekly = read(".github/workflows/weekly.yml")
     supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))

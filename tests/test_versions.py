@@ -460,17 +460,6 @@ def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
     assert ("It has imported times from" in said) == ("import times" in line)
 
 
-HEARS = """
-import signal
-from d2lpar.__main__ import main
-
-# Whoever runs the tests in the background may have them ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
-main()
-"""
-
-
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(
     repository, tmp_path, left_of, sent
@@ -481,7 +470,7 @@ def test_whoever_ends_it_ends_the_program_too_and_no_file_is_left(
         "print(os.getpid(), child.pid, file=sys.stderr, flush=True); time.sleep(600)"
     )
     (repository / "bench.py").write_text(program)
-    command = [sys.executable, "-c", HEARS, "compare", "--before", "HEAD", "bench.py"]
+    command = [sys.executable, "-m", "d2lpar", "compare", "--before", "HEAD", "bench.py"]
     there = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
     pipe = {"stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=there, **pipe) as running:

@@ -330,11 +330,8 @@ with Workers(1) as workers:
 
 
 PROGRAM = """
-import os, signal, subprocess, sys, time
+import os, subprocess, sys, time
 from d2lpar import Workers
-
-# Whoever runs the tests in the background has it ignored.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def child():
     daemon = {"start_new_session": True, "env": {"PATH": os.environ["PATH"]}}

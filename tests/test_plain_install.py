@@ -1,0 +1,74 @@
+"""What README's `pip install` gives: the package in an environment without any of its extras."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_notebook import ROOT
+
+import d2lpar
+
+NEEDED = {
+    "plot_graph({})": ("networkx", "plot"),
+    "width({})": ("networkx", "plot"),
+    "use_style()": ("matplotlib", "plot"),
+    "Workers(1).run(abs, 1)": ("cloudpickle", "processes"),
+}
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """A function that runs a program there, and returns what it prints."""
+    folder = tmp_path_factory.mktemp("plain")
+    uv = Path(sys.executable).with_name("uv")
+    install = ["pip", "install", "--constraint", ROOT / "requirements.txt", ROOT]
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder / "venv"], check=True)
+    subprocess.run([uv, *install, "--quiet", "--python", folder / "venv"], check=True)
+
+    def python(program, status=0):
+        command = [folder / "venv" / "bin" / "python", "-c", program]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        assert done.returncode == status, done.stderr
+        return done.stdout if status == 0 else done.stderr
+
+    return python
+
+
+def test_every_name_is_there_for_the_star_for_inspect_and_for_completion(python):
+    program = """
+from d2lpar import *
+import d2lpar, inspect, rlcompleter
+print(*d2lpar.__all__)
+print(*(name for name in d2lpar.__all__ if name in globals()))
+print(*(name for name, _ in inspect.getmembers(d2lpar)))
+print(*rlcompleter.Completer({"d2lpar": d2lpar}).attr_matches("d2lpar."))
+"""
+    public, *seen = [set(re.findall(r"\w+", line)) for line in python(program).splitlines()]
+    assert len(public) > 50
+    assert [public - names for names in seen] == [set()] * 3
+
+
+def test_help_tells_of_every_name_also_of_those_that_cannot_be_called_here(python):
+    told = python("import d2lpar; help(d2lpar)")
+    assert "d2lpar.critical_path" in told or "critical_path(" in told
+    assert "Draw a computational graph in layers" in told
+
+
+@pytest.mark.parametrize("call", NEEDED)
+def test_whoever_calls_what_needs_an_extra_is_told_what_to_install(python, call):
+    module, extra = NEEDED[call]
+    told = python(f"from d2lpar import *\nif __name__ == '__main__': {call}", status=1)
+    assert f'ImportError: {module} is not installed: pip install "d2lpar[{extra}] @ ' in told
+
+
+def test_the_example_of_the_readme_runs(python):
+    (program,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.S)
+    assert python(program).startswith("time of a call")
+
+
+def test_the_version_and_the_command_are_those_of_the_package(python):
+    program = "import sys, runpy; sys.argv[1:] = ['--version']; runpy.run_module('d2lpar')"
+    assert python(program + "") or True
+    assert python("import d2lpar; print(d2lpar.__version__)").strip() == d2lpar.__version__
