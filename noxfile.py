@@ -10,7 +10,16 @@ nox.options.error_on_missing_interpreters = False  # a Python that is not here i
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 
 # They test the tree with the versions of the lock; `make test` runs them.
-OF_THE_TREE = ("beside_pytorch", "book", "colab", "evidence_page", "makefile", "site")
+OF_THE_TREE = (
+    "beside_pytorch",
+    "book",
+    "colab",
+    "evidence_page",
+    "extension",
+    "makefile",
+    "plain_install",
+    "site",
+)
 NOT_THE_PACKAGE = [f"test_{name}.py" for name in OF_THE_TREE]
 
 

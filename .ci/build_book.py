@@ -51,9 +51,7 @@ def describe_environment():
 
 def hashes():
     """Return the hash of every file of the tree, but for what git ignores."""
-    ignored = {line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()} | {
-        ".git"
-    }
+    ignored = {".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())}
     found = {}
     for folder, folders, names in os.walk(ROOT):
         folders[:] = set(folders) - ignored
@@ -105,8 +103,9 @@ def reason(text):
     text = re.sub(r"\x1b\[[\d;]*m", "", text)
     page = re.search(r"^\S*\.ExecutionError: (.*)", text, re.MULTILINE)
     if page:
-        before = text.partition("\nThe above exception was the direct cause")[0]
-        return f"{page[1]}\n{before.rstrip().rpartition(chr(10) * 2)[2]}"
+        before = text.partition("\nThe above exception was the direct cause")[0].rstrip()
+        error = before.rpartition("\n\n")[2]
+        return f"{page[1]}\n{error}"
     warnings = re.findall(r"^.*(?:WARNING|ERROR): .*", text, re.MULTILINE)
     return "\n".join(warnings or text.splitlines()[-3:])
 

@@ -10,7 +10,8 @@ stops when it pleases is wrong more often than one interval says, so each look s
 allowed 5 % (alpha spending, Bonferroni): its intervals are those of 99 %.
 
 A control may tell in which rounds the machine was fit, for example had enough free cores. The
-rounds in which it was not are dropped before anything is derived from the others.
+rounds in which it was not are dropped before anything is derived from the others, and a look waits
+until so many count.
 """
 
 import contextlib
@@ -391,7 +392,8 @@ def compare(
             quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
             rounds.
         repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
-            the first look.
+            the first look; with a `control`, that many have to count, or it looks after twice as
+            many.
         max_seconds: Once so many have passed, the round under way is the last; only the first
             `repeats` rounds are always taken. What is still undecided then stays inconclusive.
         observe: What else to note of each result, by name: functions that return a number. They
@@ -632,7 +634,9 @@ class _Rounds:
             # When the time is up does depend on what is measured, if one function is the slow one:
             # then a look is a little early or late for a reason. Five looks at 1 % each are on the
             # safe side by far more (at most 2 % in simulation), and pay for that.
-            while rounds < repeats * 2**look and not (look and clock() - started > max_seconds):
+            while self._needs_more(rounds, repeats * 2**look, bool(question)):
+                if rounds >= repeats and clock() - started > max_seconds:
+                    break
                 self._take(rounds)
                 rounds += 1
             so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
@@ -640,9 +644,20 @@ class _Rounds:
                 break
             # If it went on like that to the last look, would too few rounds count?
             counting = (rounds - so_far.dropped_rounds) / rounds
-            if look and counting * repeats * 2 ** (LOOKS - 1) < FEWEST_ROUNDS:
+            at_the_end = counting * repeats * 2 ** (LOOKS - 1)
+            if rounds >= 2 * repeats and at_the_end < FEWEST_ROUNDS:
                 break
         return so_far
+
+    def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
+        """Say whether to go on before the next look, which waits for rounds that count.
+
+        Not for ever: where the control holds rarely, for as many again.
+        """
+        if not has_question or not self._control:
+            return rounds < wanted
+        counting = sum(number < self._control.below for number in self._probed)
+        return rounds < wanted or (counting < wanted and rounds < 2 * wanted)
 
     def _take(self, round_: int) -> None:
         for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):

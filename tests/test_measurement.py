@@ -314,15 +314,34 @@ def test_with_fewer_than_nine_rounds_that_count_something_is_missing_and_all_are
     assert len(times["a"].total.samples) == 10
 
 
-def test_nothing_is_decided_while_too_few_rounds_count(clock, device):
+@pytest.mark.parametrize(
+    ("crowded", "counting", "dropped"),
+    [({0}, 9, 1), (set(range(9)), 9, 9), (set(range(10)), 18, 10)],
+    ids=["in one", "in half", "in more than half"],
+)
+def test_a_look_waits_for_rounds_that_count_but_takes_no_more_than_twice_as_many(
+    clock, device, crowded, counting, dropped
+):
+    times = compare(
+        {"a": lambda: device.run(1)},
+        until=lambda times: times["a"].total < 2,
+        control=crowded_in(crowded),
+        max_seconds=1e9,
+        clock=clock,
+    )
+    assert len(times["a"].total.samples) == counting
+    assert times.dropped_rounds == dropped
+
+
+def test_a_look_does_not_wait_for_rounds_that_count_once_the_time_is_up(clock, device):
     times = compare(
         {"a": lambda: device.run(1)},
         until=lambda times: times["a"].total < 2,
         control=crowded_in({0}),
+        max_seconds=5,
         clock=clock,
     )
-    assert len(times["a"].total.samples) == 17
-    assert times.dropped_rounds == 1
+    assert (len(times["a"].total.samples), times.needs) == (9, "two free cores")
 
 
 # --- When it stops ----------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def fair_calls(
     ]
 
 
-def cores_busy(function: Callable[[], Any], times: int = 5) -> float:
+def cores_busy(function: Callable[[], Any], times: int = 3) -> float:
     """Return how many cores a function keeps busy: processor time over the time that passes.
 
     It must return what it computes. Nothing else may run meanwhile in this process.
@@ -333,7 +333,7 @@ def numbered(timeline: Timeline) -> Timeline:
     return Timeline(in_order(itertools.chain(*bars.values())), timeline.watched)
 
 
-def record_copies(function: Callable[[], Any], times: int = 15) -> Timeline:
+def record_copies(function: Callable[[], Any], times: int = 9) -> Timeline:
     """Record a function that computes and copies, and return its timeline, numbered.
 
     Of several recordings it is the one that is shortest, its bars counted as well: what disturbs a
