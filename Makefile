@@ -19,7 +19,7 @@ venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
 uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
-run = @PATH='$(CURDIR)/$(venv)/bin':"$$PATH"
+run = @export VIRTUAL_ENV='$(CURDIR)/$(venv)' PATH='$(CURDIR)/$(venv)/bin':"$$PATH";
 
 # A home that cannot be written has no room for the caches of pip and uv.
 ifneq ($(shell mkdir -p "$${XDG_CACHE_HOME:-$$HOME/.cache}/uv" 2>&1),)
@@ -74,7 +74,7 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 
 # Likewise: it installs other people's libraries, for this one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
-	$(run) uv run --no-sync --with flax --with equinox --with numpyro --with grain \
+	$(run) uv run --no-sync --active --with flax --with equinox --with numpyro --with grain \
 	    python -m pytest -rs tests/test_watch_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine (PORT=8000)

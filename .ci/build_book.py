@@ -89,7 +89,7 @@ def build():
                 lines.append(line)
     except KeyboardInterrupt:  # Which Sphinx and its kernel have heard, too.
         sphinx.wait()
-        print("\nStopped.", "The last book is still there." if PAGE.exists() else "", file=sys.stderr)
+        print("\nStopped. The last book, if there was one, is still there.", file=sys.stderr)
         sys.exit(130)
     if sphinx.returncode:
         sys.exit(f"\nThe book could not be built.\n{reason(''.join(lines))}")

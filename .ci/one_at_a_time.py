@@ -11,7 +11,7 @@ import sys
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Whoever waits may press Ctrl-C.
-lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o666)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:

@@ -228,7 +228,7 @@ def test_ctrl_c_ends_a_build_without_a_traceback_and_leaves_the_last_book(tree):
         assert building.stdout.readline() == "reading 2\n"
         os.killpg(building.pid, signal.SIGINT)
         told = building.stdout.read()
-    assert told == "\nStopped. The last book is still there.\n"
+    assert told == "\nStopped. The last book, if there was one, is still there.\n"
     assert building.returncode == 130
     assert tree.page.exists()
 
