@@ -79,9 +79,11 @@ def crowding(threads: int) -> float:
     a core for five before it gives each its own. And it must not be SHA-256: many processors have
     an instruction for that, which two threads share nearly without loss where they share a core.)
 
-    What comes back is the time of all at once over the processor time of the one: about 1 with a
-    free core for each, more where they share cores with each other or with other programs. The time
-    that passes for the one would not do, since it may have to share its core as well.
+    What comes back is the time of all at once over the processor time that one needs: about 1 with
+    a free core for each, more where they share cores with each other or with other programs. The
+    time that passes for one would not do, since it may have to share its core as well. What one
+    needs is the least that any took, since a virtual machine may count some of what it was kept
+    from. So two that share one core never come below 2.
 
     Example:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
@@ -95,7 +97,7 @@ def crowding(threads: int) -> float:
         return time.thread_time() - start
 
     with ThreadPoolExecutor(threads) as pool:
-        needed = pool.submit(hash_it, None).result()
+        alone = pool.submit(hash_it, None).result()
         start = time.perf_counter()
-        list(pool.map(hash_it, range(threads)))
-        return (time.perf_counter() - start) / needed
+        together = list(pool.map(hash_it, range(threads)))
+        return (time.perf_counter() - start) / min(alone, *together)

@@ -1,5 +1,4 @@
 import hashlib
-import itertools
 import os
 import statistics
 import threading
@@ -78,9 +77,9 @@ def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch
     assert lengths == [10_000_000] * 4
 
 
-def test_crowding_is_the_time_of_all_over_the_processor_time_of_the_one(monkeypatch):
-    used = itertools.count(step=2)  # Each thread uses two seconds, however long it has to wait.
-    passed = iter([10, 17])
+@pytest.mark.parametrize("used", [(0, 2, 2, 6), (0, 4, 4, 6)], ids=["alone", "together"])
+def test_crowding_is_the_time_of_all_over_the_least_processor_time_of_any(monkeypatch, used):
+    used, passed = iter(used), iter([10, 17])
     clocks = SimpleNamespace(thread_time=lambda: next(used), perf_counter=lambda: next(passed))
     monkeypatch.setattr(_cores, "time", clocks)
     assert crowding(1) == 3.5
