@@ -10,8 +10,8 @@ stops when it pleases is wrong more often than one interval says, so each look s
 allowed 5 % (alpha spending, Bonferroni): its intervals are those of 99 %.
 
 A control may tell in which rounds the machine was fit, for example had enough free cores. The
-rounds in which it was not are dropped before anything is derived from the others, and a look waits
-until so many count.
+rounds in which it was not are dropped before anything is derived from the others. A look waits for
+rounds that count, at most for twice as many.
 """
 
 import contextlib
@@ -392,15 +392,15 @@ def compare(
             quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
             rounds.
         repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
-            the first look; with a `control`, that many have to count, or it looks after twice as
-            many.
+            the first look. With `until` and a `control`, so many have to count, but it looks after
+            twice as many at the latest.
         max_seconds: Once so many have passed, the round under way is the last; only the first
             `repeats` rounds are always taken. What is still undecided then stays inconclusive.
         observe: What else to note of each result, by name: functions that return a number. They
             are called when the result is ready and the clock has stopped.
         units: Their units, by name, where they have one: `"s"` or `"B"`.
         control: What decides which rounds count, such as `free_cores(2)`. If it holds so rarely
-            that too few rounds would count in the end, it stops at its second look or later.
+            that too few rounds would count in the end, it gives up after twice `repeats` or later.
         warmup: How many uncounted rounds to run first.
         clock: Returns seconds.
 
@@ -650,10 +650,7 @@ class _Rounds:
         return so_far
 
     def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
-        """Say whether to go on before the next look, which waits for rounds that count.
-
-        Not for ever: where the control holds rarely, for as many again.
-        """
+        """Say whether the next look has to wait for rounds: for `wanted`, which have to count."""
         if not has_question or not self._control:
             return rounds < wanted
         counting = sum(number < self._control.below for number in self._probed)

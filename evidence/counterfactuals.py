@@ -62,7 +62,7 @@ CAUSES = {
         "each-change-keeps-device-busy": UNMENDED,
     },
     "automatic-parallelism": {
-        "layout-alone-is-slower": Intervention(
+        "sums-in-each-layer-cost": Intervention(
             "the sums in each layer (one sum instead)",
             {"lambda: train_step(*cut),": "lambda: step_with_one_sum(*cut),"},
             alone=True,
@@ -339,7 +339,7 @@ IN_SHORT = {
     "donation-saves-memory": "Donating the old array saves its memory",
     "each-change-keeps-device-busy": "Each change to the loop keeps the device busier",
     "loop-mended": "The fixed loop learns faster, with the same losses",
-    "layout-alone-is-slower": "A sum in each layer takes longer than one sum in a step",
+    "sums-in-each-layer-cost": "A sum in each layer takes longer than one sum in a step",
     "one-sum-trains-faster": "With a single sum, two devices train faster than one",
     "one-sum-same-weights": "Split or not, a step gives the same weights",
     "one-core-gains-nothing": "On one core, two devices gain next to nothing",

@@ -185,8 +185,8 @@ print(len(timeline.rows) > 0, found.seconds > 0)
 @pytest.mark.parametrize(
     ("use", "extra"),
     [
-        ("d2lpar.plot_timelines", "plot"),
-        ("from d2lpar import width", "plot"),
+        ("d2lpar.plot_graph({})", "plot"),
+        ("d2lpar.use_style()", "plot"),
         ("import d2lpar.book", "book"),
     ],
 )
