@@ -19,11 +19,11 @@ venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
 uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
-run = @export VIRTUAL_ENV='$(CURDIR)/$(venv)' PATH='$(CURDIR)/$(venv)/bin':"$$PATH";
+run = @export VIRTUAL_ENV='$(CURDIR)/$(venv)' PATH='$(CURDIR)/$(venv)/bin':"$$PATH"; exec
 
-# A home that cannot be written has no room for the caches of pip and uv.
-ifneq ($(shell mkdir -p "$${XDG_CACHE_HOME:-$$HOME/.cache}/uv" 2>&1),)
-export XDG_CACHE_HOME := $(CURDIR)/.venv/cache
+# Where home cannot be written, what pip, uv, Jupyter and matplotlib keep there has to go elsewhere.
+ifeq ($(shell test -w "$$HOME" && echo writable),)
+export HOME := $(CURDIR)/.venv/home
 endif
 
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
@@ -102,7 +102,7 @@ set-up:
 	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
 	$(MAKE) --silent install >.venv/log 2>&1 || { \
 	    echo "$(venv) could not be set up. The first time this needs a network. .venv/log ends with:" \
-	    "$$(grep -v ^make .venv/log | tail -n 1)" >&2; exit 1; }
+	    "$$(grep -vE '^(g?make|\[notice\])' .venv/log | tail -n 1)" >&2; exit 1; }
 
 # From nothing if there is no stamp, since an interrupted set-up leaves halves of packages. First
 # what is locked, then d2lpar without isolation: hatchling, which builds it, comes from the lock.

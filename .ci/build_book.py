@@ -18,7 +18,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BUILD = ROOT / "_build"
-NEW = BUILD / "new"
+NEW, OLD = BUILD / "new", BUILD / "old"
 STAMP = BUILD / "book.stamp"
 OPENED = "opened.json"
 PAGE = BUILD / "html/book/index.html"
@@ -28,86 +28,90 @@ DEVICES = "import jax; print([(device.platform, device.device_kind) for device i
 
 def main():
     """Build the book if it has to be built, and say where it is."""
-    files = hashes()
-    environment = describe_environment()
-    stamped = STAMP.exists() and STAMP.read_text(encoding="utf-8") == stamp(environment, files)
+    started = time.time_ns()
+    stamped = STAMP.exists() and STAMP.read_text(encoding="utf-8") == stamp()
     if stamped and PAGE.exists() and "--force" not in sys.argv:
         print("Nothing has changed since the book was built (make book FORCE=1 builds it anew).")
     else:
-        started = time.monotonic()
         build()
-        STAMP.write_text(stamp(environment, files), encoding="utf-8")
-        print(f"Built in {time.monotonic() - started:.0f} s.")
+        # What was changed meanwhile is in the book as it was, or as it is.
+        if all(path.stat().st_ctime_ns < started for path in inputs()):
+            STAMP.write_text(stamp(), encoding="utf-8")
+        print(f"Built in {(time.time_ns() - started) / 1e9:.0f} s.")
     print(f"The book: {PAGE.relative_to(ROOT)}  (to read it in a browser: make serve)")
 
 
-def describe_environment():
-    """Return what a measurement depends on beside the files."""
+def inputs():
+    """Return the files that the book was made from, or will be if Sphinx opens what it did."""
+    opened = BUILD / OPENED
+    paths = json.loads(opened.read_text(encoding="utf-8")) if opened.exists() else []
+    files = {ROOT / path for path in paths}
+    for folder in ("book", "d2lpar"):
+        files |= set((ROOT / folder).rglob("*"))
+    kept = {"__pycache__", ".ipynb_checkpoints"}  # By Python and Jupyter, and read by no page.
+    return sorted(path for path in files if path.is_file() and kept.isdisjoint(path.parts))
+
+
+def stamp():
+    """Return what the book is made from: the files, and what else a measurement depends on."""
+    files = {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in inputs()}
     devices = subprocess.check_output([sys.executable, "-c", DEVICES], text=True)
     settings = sorted(s for s in os.environ.items() if re.match("(JAX_|XLA_|NPROC$)", s[0]))
     packages = sorted({(d.name, d.version) for d in distributions()})
-    return [sys.version, devices, settings, packages]
-
-
-def hashes():
-    """Return the hash of every file of the tree, but for what git ignores."""
-    ignored = {".git", *(line.strip("/") for line in (ROOT / ".gitignore").read_text().split())}
-    found = {}
-    for folder, folders, names in os.walk(ROOT):
-        folders[:] = set(folders) - ignored
-        for path in (Path(folder, name) for name in names):
-            if path.is_file():
-                digest = hashlib.sha256(path.read_bytes()).hexdigest()
-                found[path.relative_to(ROOT).as_posix()] = digest
-    return found
-
-
-def stamp(environment, files):
-    """Return what the book is made from, if what Sphinx opened last time is what it opens."""
-    file = BUILD / OPENED
-    opened = set(json.loads(file.read_text(encoding="utf-8"))) if file.exists() else set()
-    inputs = {
-        path: files[path]
-        for path in sorted(files)
-        if path.startswith(("book/", "d2lpar/")) or path in opened
-    }
-    return json.dumps([*environment, inputs], indent=1)
+    return json.dumps([sys.version, devices, settings, packages, files], indent=1)
 
 
 def build():
     """Build the book aside and put it in place of the last one; exit if that fails."""
-    shutil.rmtree(NEW, ignore_errors=True)
+    for folder in (NEW, OLD):
+        shutil.rmtree(folder, ignore_errors=True)
     # Its kernels do not warn, once for each notebook, that they listen on this machine.
     options = {"D2LPAR_STRICT": "1", "JUPYTER_PATH": str(ROOT / ".ci" / "jupyter")}
     command = [sys.executable, "-P", __file__, "--sphinx"]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     lines = []
-    try:
-        with subprocess.Popen(command, cwd=ROOT, env=os.environ | options, **pipes) as sphinx:
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=os.environ | options,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        errors="replace",
+        close_fds=False,  # It holds the lock of `make book` until it ends, too.
+    ) as sphinx:
+        try:
             for line in sphinx.stdout:
                 print(line, end="", flush=True)
                 lines.append(line)
-    except KeyboardInterrupt:  # Which Sphinx and its kernel have heard, too.
-        sphinx.wait()
-        print("\nStopped. The last book, if there was one, is still there.", file=sys.stderr)
-        sys.exit(130)
+        except KeyboardInterrupt:  # Sphinx has heard it as well, and ends its kernel.
+            sphinx.wait()
+            raise
     if sphinx.returncode:
         sys.exit(f"\nThe book could not be built.\n{reason(''.join(lines))}")
-    for part in (OPENED, ".doctrees", "jupyter_execute", "html"):
-        shutil.rmtree(BUILD / part, ignore_errors=True)
+    STAMP.unlink(missing_ok=True)
+    OLD.mkdir()
+    for part in (OPENED, "jupyter_execute", "html"):
+        if (BUILD / part).exists():
+            (BUILD / part).replace(OLD / part)
         (NEW / "_build" / part).replace(BUILD / part)
+    for folder in (NEW, OLD):
+        shutil.rmtree(folder)
 
 
 def reason(text):
-    """Return the cell that failed, or the warnings, out of all that Sphinx has printed."""
-    text = re.sub(r"\x1b\[[\d;]*m", "", text)
+    """Return why a cell or a page has failed, out of all that Sphinx has printed."""
+    text = re.sub(r"\x1b\[[\d;]*m", "", text).partition("\nThere was an error in building")[0]
     page = re.search(r"^\S*\.ExecutionError: (.*)", text, re.MULTILINE)
     if page:
-        before = text.partition("\nThe above exception was the direct cause")[0].rstrip()
-        error = before.rpartition("\n\n")[2]
-        return f"{page[1]}\n{error}"
+        # The error of a cell may have a cause itself; the one of its page comes last.
+        before = text[: page.start()].rpartition("\nThe above exception was the direct cause")[0]
+        kind, _, error = before.rpartition("nbclient.exceptions.")[2].partition(": ")
+        paragraphs = re.split(r"\n\n(?=[A-Za-z][\w.]*(?:: |\n|$))", error.rstrip())
+        # Else it took too long, or its kernel died: the first line says so, and the cell follows.
+        said = paragraphs[-1] if kind == "CellExecutionError" else error.partition("\n")[0]
+        return f"{page[1]}\n{said}"
     warnings = re.findall(r"^.*(?:WARNING|ERROR): .*", text, re.MULTILINE)
-    return "\n".join(warnings or text.splitlines()[-3:])
+    return "\n".join(warnings or [line for line in text.splitlines() if line.strip(" =")][-3:])
 
 
 def run_sphinx():
@@ -125,13 +129,17 @@ def run_sphinx():
     options = ["--path-output", str(NEW), "--all", "-W", "-n", "--keep-going"]
     jupyter_book(["build", ".", *options], standalone_mode=False)
     # The source of a module that was compiled before is not opened.
-    opened |= {module.__file__ for module in sys.modules.values() if getattr(module, "__file__", 0)}
-    paths = [path for path in map(os.path.realpath, opened) if path.startswith(f"{ROOT}/")]
-    inside = sorted({os.path.relpath(path, ROOT) for path in paths})
+    modules = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    paths = [Path(os.path.realpath(path)) for path in {*opened, *filter(None, modules)}]
+    made = [BUILD, ROOT / ".venv"]
+    read = [p for p in paths if p.is_relative_to(ROOT) and not any(map(p.is_relative_to, made))]
+    inside = sorted(str(path.relative_to(ROOT)) for path in read)
     (NEW / "_build" / OPENED).write_text(json.dumps(inside), encoding="utf-8")
 
 
-if "--sphinx" in sys.argv:
-    run_sphinx()
-else:
-    main()
+try:
+    run_sphinx() if "--sphinx" in sys.argv else main()
+except KeyboardInterrupt:
+    if "--sphinx" not in sys.argv:
+        print("\nStopped. The last book, if there was one, is still there.", file=sys.stderr)
+    sys.exit(130)

@@ -1,7 +1,7 @@
-"""Become a command while no other holds the same lock: one_at_a_time.py LOCK COMMAND...
+"""Run a command once no other holds the same lock: one_at_a_time.py LOCK COMMAND...
 
-The lock is an open file that the command inherits. The system lets go of it when the command ends,
-however it ends: a file that was left behind locks nobody out.
+The lock is on an open file, which the command inherits. The system lets go of it when the command
+ends, however it ends: a file that was left behind locks nobody out.
 """
 
 import fcntl

@@ -1,8 +1,9 @@
 """Measure and bound asynchronous computation in JAX, on one CPU as on GPUs.
 
-All that one types is a name of this module. A name is imported where it is first used, and JAX,
-matplotlib or networkx with it: `import d2lpar` costs next to nothing, and a script that `python -m
-d2lpar` runs imports JAX itself, as it would without. What only the book needs is in `d2lpar.book`.
+All that one types is a name of this module. A name is imported where it is first used, and JAX with
+it, and matplotlib and networkx when something draws: `import d2lpar` costs next to nothing, and a
+script that `python -m d2lpar` runs imports JAX itself, as it would without. What only the book
+needs is in `d2lpar.book`.
 """
 
 import importlib

@@ -1,8 +1,10 @@
 """`make` says in a sentence why it cannot set up, and builds the book only from what is new.
 
-No test sets up: `.ci/run` does, with empty caches. A stand-in for Jupyter Book writes its page.
+That it can set up is what `.ci/run` shows, with empty caches. A stand-in for Jupyter Book writes
+its page.
 """
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,8 @@ def main(arguments, standalone_mode):
     print("reading", Path("evidence/measured.json").read_text(), flush=True)
     if Path("wait").exists():
         signal.pause()
+    if Path("edited").exists():
+        Path("book/page.md").touch()
     if Path("broken").exists():
         print(Path("broken").read_text())
         sys.exit(1)
@@ -34,10 +39,15 @@ def main(arguments, standalone_mode):
         (new / folder).mkdir(parents=True)
     (new / "html/book/index.html").touch()
 """
-A_CLAIM_FAILS = """\
+CHAIN = """\
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+"""
+A_CLAIM_FAILS = f"""\
 nbclient.exceptions.CellExecutionError: An error occurred while executing the following cell:
 ------------------
-claim("It is {gain} times as fast.", gain > 2, gain=gain)
+claim("It is {{gain}} times as fast.", gain > 2, gain=gain)
 ------------------
 
 \x1b[31m----\x1b[39m
@@ -49,10 +59,7 @@ AssertionError: Claim: It is 1.5 times as fast.
     gain: 1.5; claimed: > 2
 
 
-The above exception was the direct cause of the following exception:
-
-Traceback (most recent call last):
-  File "direct.py", line 51, in execute
+{CHAIN}  File "direct.py", line 51, in execute
 myst_nb.core.execute.base.ExecutionError: book/page.md
 
 There was an error in building your book. Look above for the cause.
@@ -80,19 +87,20 @@ class Tree:
         path.write_text(text, encoding="utf-8")
         return path
 
+    @contextlib.contextmanager
     def start(self, *command, **environment):
+        """Start a command, all of whose processes end with the block."""
         # The flags of the `make` that runs this test are not those of the tree.
         kept = {name: value for name, value in os.environ.items() if "MAKE" not in name}
         kept |= {"PYTHONPATH": str(self.path / "lib")}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen(
-            command,
-            cwd=self.path,
-            env=kept | environment,
-            text=True,
-            start_new_session=True,
-            **pipes,
-        )
+        options = {"cwd": self.path, "env": kept | environment, "encoding": "utf-8"}
+        with subprocess.Popen(command, start_new_session=True, **pipes, **options) as running:
+            try:
+                yield running
+            finally:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(running.pid, signal.SIGKILL)
 
     def run(self, *command, **environment):
         with self.start(*command, **environment) as running:
@@ -128,13 +136,25 @@ def test_a_python_that_is_too_old_or_none_is_refused_in_a_sentence(tree):
 
 
 def test_without_a_network_a_sentence_says_that_setting_up_needs_one(tree):
-    closed = dict.fromkeys(["http_proxy", "https_proxy"], "http://127.0.0.1:9")
+    closed = dict.fromkeys(["http_proxy", "https_proxy", "all_proxy"], "http://127.0.0.1:9")
+    index = {"PIP_INDEX_URL": "http://127.0.0.1:9", "PIP_CONFIG_FILE": os.devnull, "no_proxy": ""}
     empty = {"XDG_CACHE_HOME": str(tree.path / "cache"), "PIP_RETRIES": "0"}
-    status, told = tree.run("make", "sync", f"PYTHON={sys.executable}", **closed, **empty)
+    status, told = tree.run("make", "sync", f"PYTHON={sys.executable}", **closed, **index, **empty)
     first, second, *after = told.splitlines()
     assert (status, first.startswith("Setting up .venv/3.")) == (2, True), told
     assert "could not be set up. The first time this needs a network." in second
     assert [line for line in after if not line.startswith("make")] == []
+
+
+@pytest.mark.parametrize(
+    ("stamp", "begins"),
+    [(None, "--clear"), ("from-1", "--allow-existing")],
+    ids=["was interrupted", "is of another lock"],
+)
+def test_what_an_interrupted_set_up_left_is_removed_and_an_older_environment_is_kept(tree, stamp, begins):
+    tree.write(f".venv/3.{sys.version_info[1]}/{stamp or 'bin/python'}", "")
+    status, told = tree.run("make", "--dry-run", "install", f"PYTHON={sys.executable}")
+    assert (status, f" {begins}\n" in told) == (0, True), told
 
 
 def test_of_two_with_one_lock_the_second_says_that_it_waits_until_the_first_has_ended(tree):
@@ -193,6 +213,15 @@ def test_the_book_is_built_again_if_something_has_changed_and_only_then(tree):
     assert "Built in" in tree.build("--force", NPROC="1")
 
 
+def test_what_is_edited_during_a_build_is_in_the_next_one(tree):
+    tree.write("book/page.md", "")
+    edited = tree.write("edited", "")
+    assert "Built in" in tree.build()
+    edited.unlink()
+    assert "Built in" in tree.build()
+    assert "Nothing has changed" in tree.build()
+
+
 @pytest.mark.parametrize(
     ("printed", "reason"),
     [
@@ -203,10 +232,24 @@ def test_the_book_is_built_again_if_something_has_changed_and_only_then(tree):
             "  does not hold here\n"
             "    gain: 1.5; claimed: > 2",
         ),
+        (
+            A_CLAIM_FAILS.replace(
+                "\nAssertionError  ", "\nKeyError  1\n\n" + CHAIN + "\nError ", 1
+            ),
+            "book/page.md\n"
+            "AssertionError: Claim: It is 1.5 times as fast.\n"
+            "  does not hold here\n"
+            "    gain: 1.5; claimed: > 2",
+        ),
+        (
+            f"nbclient.exceptions.CellTimeoutError: A cell timed out.\n---\ncell()\n\n\n{CHAIN}"
+            "myst_nb.core.execute.base.ExecutionError: book/page.md\n",
+            "book/page.md\nA cell timed out.",
+        ),
         ("a.md:1: WARNING: odd\nbuilding\nfinished", "a.md:1: WARNING: odd"),
         ("a\nb\nc\nIt died.", "b\nc\nIt died."),
     ],
-    ids=["a claim", "a warning", "something else"],
+    ids=["a claim", "with a cause of its own", "a timeout", "a warning", "something else"],
 )
 def test_a_build_that_fails_ends_with_its_reason_and_leaves_the_last_book(tree, printed, reason):
     tree.build()
@@ -236,10 +279,24 @@ def test_ctrl_c_ends_a_build_without_a_traceback_and_leaves_the_last_book(tree):
 # --- Reading ----------------------------------------------------------------------------------
 
 
-def test_whoever_serves_without_a_book_or_at_a_port_that_is_taken_is_told_what_to_do(tree):
+def test_the_book_is_served_until_ctrl_c(tree):
+    tree.build()
+    with tree.start(sys.executable, ".ci/serve.py", "0") as serving:
+        address = re.search(r"http://\S+", serving.stdout.readline())[0]
+        no_proxy = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with no_proxy.open(address) as page:
+            assert page.status == 200
+        serving.send_signal(signal.SIGINT)
+        assert (serving.wait(), "Traceback" in serving.stdout.read()) == (130, False)
+
+
+def test_whoever_serves_no_book_or_at_no_port_or_a_taken_one_is_told_what_to_do(tree):
     serve = [sys.executable, ".ci/serve.py"]
     assert tree.run(*serve, "0") == (1, "There is no book yet: make book\n")
     tree.build()
+    for port in ("x", "70000"):
+        told = f"PORT is a number up to 65535, found {port}: make serve PORT=8000\n"
+        assert tree.run(*serve, port) == (1, told)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         status, told = tree.run(*serve, str(port))
