@@ -151,7 +151,9 @@ def test_without_a_network_a_sentence_says_that_setting_up_needs_one(tree):
     [(None, "--clear"), ("from-1", "--allow-existing")],
     ids=["was interrupted", "is of another lock"],
 )
-def test_what_an_interrupted_set_up_left_is_removed_and_an_older_environment_is_kept(tree, stamp, begins):
+def test_what_an_interrupted_set_up_left_is_removed_and_an_older_environment_is_kept(
+    tree, stamp, begins
+):
     tree.write(f".venv/3.{sys.version_info[1]}/{stamp or 'bin/python'}", "")
     status, told = tree.run("make", "--dry-run", "install", f"PYTHON={sys.executable}")
     assert (status, f" {begins}\n" in told) == (0, True), told
