@@ -1,7 +1,7 @@
 # The one entry point: `make help`. Another Python: `make test PYTHON=python3.13`.
 PYTHON ?= python3
 
-# pyenv hides the versions that are not selected, although python3.12 names one without doubt.
+# pyenv hides every version that is not selected, even one that is named exactly, as python3.12 is.
 ifneq ($(shell command -v pyenv 2>/dev/null),)
 export PYENV_VERSION := $(shell pyenv version-name):$(shell pyenv versions --bare | paste -s -d : -)
 endif
@@ -13,8 +13,9 @@ python = $(if $(filter use,$(firstword $(found))),$(wordlist 3,99,$(found)),$(er
     Python 3.11 or newer, but $(PYTHON) is "$(found)"; name another, for example: \
     make test PYTHON=python3.12))
 
-# An environment for each minor version: .venv/3.11, .venv/3.12, ... Its stamp is written last, and
-# named for all that it is made from, which of pyproject.toml is what comes before the tools.
+# An environment for each minor version: .venv/3.11, .venv/3.12, ... Its stamp is written last. The
+# stamp's name is a checksum of all that it is made from: this path, the lock, and pyproject.toml
+# up to its first [tool] table.
 venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
@@ -23,7 +24,7 @@ run = @export VIRTUAL_ENV='$(CURDIR)/$(venv)' PATH='$(CURDIR)/$(venv)/bin':"$$PA
 
 # Where home cannot be written, what pip, uv, Jupyter and matplotlib keep there has to go elsewhere.
 ifeq ($(shell test -w "$$HOME" && echo writable),)
-export HOME := $(CURDIR)/.venv/home
+export HOME := $(shell mkdir -p .venv/home && pwd)/.venv/home
 endif
 
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
@@ -101,19 +102,24 @@ environment:
 set-up:
 	echo "Setting up $(venv) from requirements.txt, once; less than a minute ..." >&2
 	$(MAKE) --silent install >.venv/log 2>&1 || { \
-	    echo "$(venv) could not be set up. The first time this needs a network. .venv/log ends with:" \
-	    "$$(grep -vE '^(g?make|\[notice\])' .venv/log | tail -n 1)" >&2; exit 1; }
+	    if grep -qiE 'connect|dns|timed out|No matching distribution' .venv/log; then \
+	        echo "$(venv) could not be set up: the first time this needs a network (see .venv/log)."; \
+	    else \
+	        echo "$(venv) could not be set up; .venv/log ends with:"; \
+	        tail -n 12 .venv/log; \
+	    fi >&2; exit 1; }
 
 # From nothing if there is no stamp, since an interrupted set-up leaves halves of packages. First
 # what is locked, then d2lpar without isolation: hatchling, which builds it, comes from the lock.
 # Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of some hundred
-# processes would compile JAX anew, for a second.
+# processes would compile JAX anew, for a second. With --python, since UV_SYSTEM_PYTHON, which many
+# containers set, would have uv remove what the lock lacks from the Python of the system.
 install: $(uv)/bin/uv
 	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
 	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)
 	rm -f $(venv)/from-*
-	VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip sync --quiet --compile-bytecode requirements.txt
-	VIRTUAL_ENV=$(venv) $(uv)/bin/uv pip install --quiet --no-deps --no-build-isolation -e .
+	$(uv)/bin/uv pip sync --python $(venv)/bin/python --quiet --compile-bytecode requirements.txt
+	$(uv)/bin/uv pip install --python $(venv)/bin/python --quiet --no-deps --no-build-isolation -e .
 	touch $(stamp)
 
 $(uv)/bin/uv:

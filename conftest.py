@@ -5,8 +5,8 @@ import signal
 from d2lpar import use_cpu_devices
 
 use_cpu_devices(3)
-# A shell has `make test &` and `nohup make test` ignore these, and programs inherit that. A handler
-# is not inherited, so the programs that tests start, and send them to, do not ignore them.
+# What a script starts with `&` ignores SIGINT, and what nohup starts SIGHUP. Programs inherit that,
+# but not a handler: with one here, those that the tests start and signal ignore neither.
 for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, lambda *_: None)

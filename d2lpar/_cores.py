@@ -82,14 +82,14 @@ def crowding(threads: int) -> float:
     What comes back is the time of all at once over the processor time that one needs: about 1 with
     a free core for each, more where they share cores with each other or with other programs. The
     time that passes for one would not do, since it may have to share its core as well. What one
-    needs is the least that any took, since a virtual machine may count some of what it was kept
-    from. So two that share one core never come below 2.
+    needs is the least that any took, since a virtual machine may charge a thread for time in which
+    it did not run. So two that share one core never come below 2.
 
     Example:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
         True
     """
-    data = b"x" * 10_000_000  # Of zeros, the system would make the pages while the one hashes.
+    data = b"x" * 10_000_000  # The pages of zeros would not exist before the first thread hashes.
 
     def hash_it(_: object) -> float:
         start = time.thread_time()

@@ -644,7 +644,7 @@ class _Rounds:
                 break
             # If it went on like that to the last look, would too few rounds count?
             counting = (rounds - so_far.dropped_rounds) / rounds
-            at_the_end = counting * repeats * 2 ** (LOOKS - 1)
+            at_the_end = counting * repeats * 2**LOOKS
             if rounds >= 2 * repeats and at_the_end < FEWEST_ROUNDS:
                 break
         return so_far
