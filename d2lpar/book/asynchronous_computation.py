@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -184,15 +185,18 @@ def threads_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Qu
     Args:
         environments: What to add to the environment, by the name of the result.
     """
-    found = {}
     # A CPU that counts as several devices has threads for each.
     ours = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
-    for name, more in environments.items():
+
+    def count(more: Mapping[str, str]) -> tuple[float, ...]:
         environment = ours | {"JAX_PLATFORMS": "cpu"} | more
         command = [sys.executable, "-c", _PRODUCTS]
-        said = subprocess.check_output(command, env=environment, text=True)
-        found[name] = Quantity(f"threads, {name}", tuple(map(float, said.split())))
-    return found
+        printed = subprocess.check_output(command, env=environment, text=True)
+        return tuple(map(float, printed.split()))
+
+    with ThreadPoolExecutor(2) as pool:  # Most of their time they import JAX.
+        counts = zip(environments, pool.map(count, environments.values()), strict=True)
+        return {name: Quantity(f"threads, {name}", samples) for name, samples in counts}
 
 
 # --- The three durations of a loop with two ends --------------------------------------------------
