@@ -27,6 +27,11 @@ ifeq ($(shell test -w "$$HOME" && echo writable),)
 export HOME := $(shell mkdir -p .venv/home && pwd)/.venv/home
 endif
 
+# Python 3.11 reads the path of an editable install in the encoding of the locale, which may be ASCII.
+ifneq ($(filter C POSIX,$(LC_ALL)),)
+export LC_ALL := C.UTF-8
+endif
+
 # Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
 sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
 
