@@ -253,7 +253,11 @@ class Program:
         status, said = _run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),
-            env=_without_gits_variables() | {"PYTHONPATH": _python_path(version, repository)},
+            env={
+                **_without_gits_variables(),
+                "PYTHONPATH": _python_path(version, repository),
+                "PYTHONDONTWRITEBYTECODE": "1",  # Not into the repository.
+            },
         )
         if status:
             how = f"{'by' if status < 0 else 'with the'} {exit_status(status)}"

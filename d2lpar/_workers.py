@@ -558,6 +558,7 @@ def _lives(process: psutil.Process) -> bool:
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
     own = {
+        "PYTHONUNBUFFERED": "1",  # What a process has printed before it hangs or dies is shown.
         COOKIE: settings["cookie"],
         "D2LPAR_PROCESS": str(settings["number"]),
         "RANK": str(settings["number"]),
