@@ -194,7 +194,8 @@ def run(asked: argparse.Namespace) -> int | str:
 
         def say_where(*_: object) -> None:
             said = workers.diagnose() if workers else "The processes are being started."
-            print(said, file=sys.stderr, flush=True)
+            # No print: the signal may have come during one, which Python then refuses.
+            os.write(sys.stderr.fileno(), f"{said}\n".encode(errors="backslashreplace"))
 
         def say_where_and_end(*_: object) -> None:
             say_where()
