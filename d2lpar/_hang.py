@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -109,7 +110,8 @@ class Recorder:
     def _run(self) -> None:
         while True:
             time.sleep(LOOK)
-            self.look()
+            with suppress(Exception):  # It looks at what changes meanwhile, and may look again.
+                self.look()
 
     def look(self) -> None:
         """Look once."""

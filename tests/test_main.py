@@ -95,7 +95,8 @@ def test_run_joins_the_processes_of_a_script_as_it_is_and_shows_what_they_print(
     monkeypatch.chdir(path.parent)
     assert run("-m", path.stem, "--rate", "0.1") == 0
     lines = [f"[{number}] ['--rate', '0.1'] {number} of 6 float64" for number in (0, 1)]
-    assert sorted(capfd.readouterr().out.splitlines()) == lines
+    printed = capfd.readouterr().out
+    assert sorted(printed.splitlines()) == lines, printed
 
 
 def test_run_tells_an_exception_once_with_its_process_and_without_frames_of_ours(
