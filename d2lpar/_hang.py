@@ -10,18 +10,25 @@ not wait is missing; one that waits for a long computation of its own looks the 
 
 import json
 import mmap
-import sys
 import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._format import format_seconds
-from d2lpar._stack import Place, Sight, Site, cell_of, may_dispatch, processor_time, sight_of
+from d2lpar._stack import (
+    Place,
+    Sight,
+    Site,
+    cell_of,
+    current_frames,
+    may_dispatch,
+    processor_time,
+    sight_of,
+)
 
 LOOK = 0.02
 """Seconds between two looks."""
@@ -110,15 +117,14 @@ class Recorder:
     def _run(self) -> None:
         while True:
             time.sleep(LOOK)
-            with suppress(Exception):  # It looks at what changes meanwhile, and may look again.
-                self.look()
+            self.look()
 
     def look(self) -> None:
         """Look once."""
         now = self._clock()
         named = {thread.ident: thread for thread in threading.enumerate()}
         seen, threads = {}, []
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in current_frames().items():
             sight = sight_of(frame)
             if sight is None or ident == threading.get_ident():
                 continue

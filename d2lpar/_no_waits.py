@@ -16,7 +16,16 @@ from typing import Any
 from d2lpar._errors import WaitError, require_values
 from d2lpar._format import plural
 from d2lpar._reads import hears_all, innermost, reads_heard, require_hearing
-from d2lpar._stack import Sight, Site, frames_outward, owner_of, processor_time, reads, sight_of
+from d2lpar._stack import (
+    Sight,
+    Site,
+    current_frames,
+    frames_outward,
+    owner_of,
+    processor_time,
+    reads,
+    sight_of,
+)
 from d2lpar._timing import compilations_heard
 from d2lpar._waiting import to_ask
 from d2lpar._watched import KINDS, Finding
@@ -193,7 +202,7 @@ def _standing_still(thread: threading.Thread, is_told: Any, note: Any) -> Iterat
     def look() -> None:
         last, used, noted = None, None, False
         while not done.wait(1e-3):
-            sight = sight_of(sys._current_frames().get(thread.ident))
+            sight = sight_of(current_frames().get(thread.ident))
             before, used = used, processor_time(thread)
             rests = bool(last and sight and sight.at == last.at)
             rests = rests and (used is None or before is None or used - before < 2e-4)

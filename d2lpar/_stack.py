@@ -10,6 +10,7 @@ are not, since to ask for those of a running function can change them (Python 3.
 import ast
 import builtins
 import functools
+import gc
 import inspect
 import itertools
 import linecache
@@ -19,7 +20,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
@@ -177,11 +178,32 @@ def sight_of(frame: FrameType | None) -> Sight | None:
     return Sight(at, mine[0], deepest, tuple(mine[1:]), doing)
 
 
+def current_frames() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by its identifier."""
+    return _uncollected(sys._current_frames)
+
+
 def frames_outward(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield a frame, its caller, and so on."""
     while frame is not None:
         yield frame
-        frame = frame.f_back
+        frame = _uncollected(getattr, frame, "f_back")
+
+
+def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
+    """Read frames of another thread while no garbage is collected.
+
+    Python 3.11 makes the object of a frame when it is asked for, and may collect garbage in the
+    midst of it. JAX has a callback for that, in which the other thread gets its turn and leaves the
+    frame. What is read then is whatever has taken its place, and the process may crash.
+    """
+    if sys.version_info >= (3, 12) or not gc.isenabled():
+        return read(*args)
+    gc.disable()
+    try:
+        return read(*args)
+    finally:
+        gc.enable()
 
 
 def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 from d2lpar._attribution import Account
 from d2lpar._compilations import Compilations
 from d2lpar._errors import D2lparError, renamed, require_seconds, require_values
-from d2lpar._stack import Sight, Site, processor_time, sight_of
+from d2lpar._stack import Sight, Site, current_frames, processor_time, sight_of
 from d2lpar._watched import Watched
 from d2lpar._windows import Look, Seen, Window, Windows
 
@@ -174,7 +174,7 @@ class Watcher:
         seconds = max(now - before, 1e-9)
         named = {thread.ident: thread for thread in threading.enumerate()}
         first, second, last = {}, {}, {}
-        for ident, frame in sys._current_frames().items():
+        for ident, frame in current_frames().items():
             if ident == self._ident:
                 continue
             thread = named.get(ident)

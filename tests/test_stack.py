@@ -129,3 +129,40 @@ def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
     sight = sight_of(frame)
     assert sight.doing == doing
     assert may_dispatch(sight, names) == hands_over
+
+
+def test_a_thread_may_be_looked_at_while_garbage_is_collected(run_python):
+    # The functions differ in size, so that what takes the place of a frame is no frame.
+    program = """
+import gc, sys, threading, time
+from d2lpar._stack import current_frames, frames_outward
+
+def wide(n):
+    a = b = c = d = e = f = g = h = i = j = k = l = {}
+    return narrow(n - 1) if n > 0 else {}
+
+def narrow(n):
+    return middle(n - 1) if n > 0 else {}
+
+def middle(n):
+    a = b = c = d = {}
+    return wide(n - 1) if n > 0 else {}
+
+def run():
+    while not done:
+        for n in range(17):
+            (wide, narrow, middle)[n % 3](n)
+
+done, kept = False, []
+thread = threading.Thread(target=run)
+thread.start()
+sys.setswitchinterval(1e-6)
+gc.set_threshold(1)
+gc.callbacks.append(lambda *_: time.sleep(1e-5))  # As JAX's, it lets other threads run.
+for _ in range(5000):
+    for frame in frames_outward(current_frames()[thread.ident]):
+        frame.f_code
+        kept.append([])
+done = True
+"""
+    run_python(program)
