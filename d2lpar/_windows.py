@@ -4,8 +4,17 @@ How it works. JAX's profiler records what each device executes. It is too dear t
 and what it records is too much to keep, so it is opened for some fifty milliseconds now and then,
 and what it recorded is read when the program has ended. An operator that was under way when a
 window opened, or still is when it closes, leaves no event of its own, but for one at its end.
+
+Beside a GPU it is the main thread that closes a window, between two of its bytecodes. To close one
+detaches NVIDIA's library of events from the process. If another thread launches a CUDA graph at
+that time, the context is lost, and the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED
+(jax-ml/jax#40260). On an H200 with JAX 0.11.2 that befell the loop of the chapter "In Your Own
+Code" in five of five processes, after ten windows or fewer, where a thread of its own closed them;
+and in none of six, with 240 windows, where the main thread did. While that is inside a long call, a
+window stays open; but what it tells ends when its time is over.
 """
 
+import ctypes
 import functools
 import itertools
 import re
@@ -15,13 +24,13 @@ import time
 import types
 import warnings
 from bisect import bisect_left
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from d2lpar._stack import Sight
+from d2lpar._stack import Sight, current_frames, frames_outward
 
 Spans = list[tuple[float, float]]
 
@@ -32,7 +41,15 @@ _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 def jax_has_started() -> bool:
     """Say whether JAX has found its devices; to ask it would start it, and take a GPU's memory."""
-    return bool(getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None))
+    return bool(_backends())
+
+
+def _only_cpus() -> bool:
+    return set(_backends()) == {"cpu"}
+
+
+def _backends() -> dict[str, Any]:
+    return getattr(sys.modules.get("jax._src.xla_bridge"), "_backends", None) or {}
 
 
 class Seen(NamedTuple):
@@ -70,15 +87,17 @@ class Window:
 
     Attributes:
         began: When it was open.
-        over: When it was closed.
+        over: When it was to be closed.
         data: What the profiler recorded, an XSpace.
         looks: When Python's threads were looked at, and what was seen.
+        cost: Seconds that it took to close it.
     """
 
     began: float
     over: float = 0.0
     data: bytes = b""
     looks: list[Look] = field(default_factory=list)
+    cost: float = 0.0
 
     @property
     def busy(self) -> dict[str, Spans]:
@@ -224,6 +243,8 @@ class Windows:
         self._began = time.perf_counter()
         self._open = threading.Lock()
         self._wanted = threading.Event()
+        self._to_close: list[tuple[Window, Any]] = []
+        self._is_closed = threading.Event()
         self._original: Callable[..., Any] | None = None
 
     def is_due(self) -> bool:
@@ -265,16 +286,32 @@ class Windows:
             finally:
                 if abs(sys.getswitchinterval() - mine) < 1e-9:
                     sys.setswitchinterval(before)
-                closing = time.perf_counter()
-                with without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
-                    window.data = session.stop()
-                    self.closed.append(window)
+                self._is_closed.clear()
+                self._to_close.append((window, session))
+                if _only_cpus():
+                    self.close()
+                else:
+                    _in_main_thread(self.close, self._is_closed)
             # Closing takes as long as there are events, thousands in some programs.
-            cost = time.perf_counter() - closing
+            cost = window.cost
             self._length = min(max(self._length * 8e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
             many = len(self.closed) >= self.MANY
             pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
             self._due = time.perf_counter() + pause
+
+    def close(self) -> None:
+        """Close the window whose time is over, if no other thread does."""
+        try:
+            window, session = self._to_close.pop()
+            began = time.perf_counter()
+            with without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
+                window.data = session.stop()
+                self.closed.append(window)
+            window.cost = time.perf_counter() - began
+        except IndexError:  # Another thread was first.
+            pass
+        finally:
+            self._is_closed.set()
 
     def _opened(self) -> Any:
         """Return a session of the profiler, or None if there is none to be had."""
@@ -303,8 +340,12 @@ class Windows:
 
         def their_session(*args: Any, **kwargs: Any) -> Any:
             self._wanted.set()
-            with self._open:
+            while not self._open.acquire(timeout=0.01):
+                self.close()
+            try:
                 return original(*args, **kwargs)
+            finally:
+                self._open.release()
 
         self._theirs = profiler.ProfilerSession = their_session
 
@@ -315,6 +356,43 @@ class Windows:
 
             if _profiler.ProfilerSession is self._theirs:
                 _profiler.ProfilerSession = self._original
+
+
+_calls: deque[Callable[[], None]] = deque()
+_raised: list[BaseException] = []
+
+
+def _next_call(_: None) -> int:
+    try:
+        _calls.popleft()()
+    except BaseException as error:
+        _raised.append(error)
+    return 0
+
+
+@functools.cache
+def _next_call_for_c() -> Any:
+    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_next_call)
+
+
+def _in_main_thread(function: Callable[[], None], is_done: threading.Event) -> None:
+    """Have the main thread call a function before its next bytecode, and wait until it is done.
+
+    A signal's handler may run in that call, and what it raises, as for Ctrl-C, C would lose: it is
+    raised anew as soon as the main thread has left the call.
+    """
+    _calls.append(function)
+    while ctypes.pythonapi.Py_AddPendingCall(_next_call_for_c(), None):  # Its queue is full.
+        time.sleep(1e-3)
+    is_done.wait()
+    main = threading.main_thread().ident
+    while any(
+        frame.f_code is _next_call.__code__ for frame in frames_outward(current_frames().get(main))
+    ):
+        time.sleep(1e-3)
+    if _raised:
+        kind = ctypes.py_object(type(_raised.pop()))
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), kind)
 
 
 @contextmanager

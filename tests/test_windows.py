@@ -1,3 +1,4 @@
+import signal
 import sys
 import threading
 import time
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from d2lpar import watch
+from d2lpar import _windows, watch
 from d2lpar._windows import Windows, _with_ends, merged, without_tensorflow
 
 
@@ -79,6 +80,84 @@ def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
         time.sleep(0.05)
     assert watched.observed_seconds == 0
     assert "takes JAX 0.7.1 or newer" in str(watched)
+
+
+@pytest.fixture
+def beside_a_gpu(monkeypatch):
+    monkeypatch.setattr(_windows, "_only_cpus", lambda: False)
+
+
+class Session:
+    """Stands in for a session of JAX's profiler, and keeps which thread has closed it."""
+
+    def __init__(self, on_stop=lambda: None):
+        self.closed_by, self._on_stop = None, on_stop
+
+    def stop(self):
+        self.closed_by = threading.current_thread()
+        self._on_stop()
+        return b"an XSpace"
+
+
+def windows_with(session, monkeypatch):
+    windows = Windows()
+    windows._length = 0.001
+    monkeypatch.setattr(windows, "_opened", lambda: session)
+    looking = threading.Thread(
+        target=windows.record, args=(lambda window: None, threading.Event(), 1e-3)
+    )
+    return windows, looking
+
+
+def test_beside_a_gpu_the_main_thread_closes_a_window_between_two_of_its_bytecodes(
+    beside_a_gpu, monkeypatch
+):
+    session = Session()
+    windows, looking = windows_with(session, monkeypatch)
+    looking.start()
+    while looking.is_alive():
+        time.sleep(0)
+    assert session.closed_by is threading.main_thread()
+    assert len(windows.closed) == 1
+
+
+def test_a_signal_that_comes_while_the_main_thread_closes_a_window_reaches_the_program(
+    beside_a_gpu, monkeypatch
+):
+    session = Session(lambda: signal.raise_signal(signal.SIGINT))
+    _, looking = windows_with(session, monkeypatch)
+
+    def program():
+        looking.start()
+        while True:
+            time.sleep(0)
+
+    with pytest.raises(KeyboardInterrupt):
+        program()
+    looking.join()
+
+
+def test_a_program_beside_a_gpu_is_watched_in_any_thread_and_may_use_the_profiler_itself(
+    beside_a_gpu, tmp_path
+):
+    seen = []
+
+    def program():
+        with watch(0.001) as watched:
+            end = time.perf_counter() + 0.5
+            while time.perf_counter() < end:
+                float(jnp.ones(3).sum())
+            jax.profiler.start_trace(tmp_path)
+            float(jnp.ones(3).sum())
+            jax.profiler.stop_trace()
+        seen.append(watched)
+
+    program()
+    other = threading.Thread(target=program)
+    other.start()
+    other.join()  # The main thread is in this call, and closes nothing.
+    assert [watched.observed_seconds > 0 for watched in seen] == [True, True]
+    assert list(tmp_path.rglob("*.xplane.pb"))
 
 
 @pytest.mark.parametrize(
