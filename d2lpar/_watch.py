@@ -126,8 +126,8 @@ class Watcher:
     def pause(self) -> None:
         """End the thread that looks."""
         self._done.set()
-        while not self._ended.wait(0.01):
-            self.windows.close()
+        self._ended.wait()
+        self.windows.close()
         # It still has to leave, and whoever forks is told of a thread that is there.
         while os.path.exists(f"/proc/self/task/{self._native}"):
             time.sleep(0)

@@ -5,13 +5,14 @@ and what it records is too much to keep, so it is opened for some fifty millisec
 and what it recorded is read when the program has ended. An operator that was under way when a
 window opened, or still is when it closes, leaves no event of its own, but for one at its end.
 
-Beside a GPU it is the main thread that closes a window, between two of its bytecodes. To close one
+Beside a GPU it is the main thread that closes the profiler, between two bytecodes. To close it
 detaches NVIDIA's library of events from the process. If another thread launches a CUDA graph at
-that time, the context is lost, and the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED
-(jax-ml/jax#40260). On an H200 with JAX 0.11.2 that befell the loop of the chapter "In Your Own
-Code" in five of five processes, after ten windows or fewer, where a thread of its own closed them;
-and in none of six, with 240 windows, where the main thread did. While that is inside a long call, a
-window stays open; but what it tells ends when its time is over.
+that time, the context is lost: the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED, the
+error of jax-ml/jax#40260. On an H200 with JAX 0.11.2 that befell the loop of the chapter "In Your
+Own Code" in five of five processes, after ten windows or fewer, where a thread of its own closed
+it; and in none of six, with 240 windows, where the main thread did. (What other threads launch
+meanwhile is not protected.) While the main thread is inside a long call, the profiler stays open,
+and several windows are cut out of one recording.
 """
 
 import ctypes
@@ -26,11 +27,11 @@ import warnings
 from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from d2lpar._stack import Sight, current_frames, frames_outward
+from d2lpar._stack import Sight
 
 Spans = list[tuple[float, float]]
 
@@ -44,8 +45,8 @@ def jax_has_started() -> bool:
     return bool(_backends())
 
 
-def _only_cpus() -> bool:
-    return set(_backends()) == {"cpu"}
+def _beside_a_gpu() -> bool:
+    return set(_backends()) != {"cpu"}
 
 
 def _backends() -> dict[str, Any]:
@@ -82,41 +83,26 @@ class Look(NamedTuple):
 
 
 @dataclass
-class Window:
-    """A time in which the profiler was open; seconds of `time.perf_counter`.
+class Recording:
+    """What the profiler recorded while it was open; seconds of `time.perf_counter`.
 
     Attributes:
+        session: JAX's, which stops it.
         began: When it was open.
-        over: When it was to be closed.
-        data: What the profiler recorded, an XSpace.
-        looks: When Python's threads were looked at, and what was seen.
-        cost: Seconds that it took to close it.
+        over: When it was closed.
+        data: What it recorded, an XSpace.
+        windows: Those that were cut out of it.
     """
 
-    began: float
+    session: Any
+    began: float = 0.0
     over: float = 0.0
     data: bytes = b""
-    looks: list[Look] = field(default_factory=list)
-    cost: float = 0.0
-
-    @property
-    def busy(self) -> dict[str, Spans]:
-        """When each device was busy, by its name."""
-        return self.events[0]
-
-    @property
-    def calls(self) -> Spans:
-        """When Python was in a call that dispatches."""
-        return self.events[1]
-
-    @property
-    def collectives(self) -> dict[str, Spans]:
-        """When each device was in an operator that needs other devices."""
-        return self.events[2]
+    windows: "list[Window]" = field(default_factory=list)
 
     @functools.cached_property
-    def events(self) -> tuple[dict[str, Spans], Spans, dict[str, Spans]]:
-        """All three; to copy to a device counts as such a call only if nothing else was called."""
+    def events(self) -> tuple[dict[str, Spans], Spans, Spans, dict[str, Spans]]:
+        """When each device was busy, Python dispatched or copied, and devices did so together."""
         busy, calls, puts, opened = defaultdict(list), [], [], None
         collectives = defaultdict(list)
         operators, ends = defaultdict(list), defaultdict(list)
@@ -140,7 +126,7 @@ class Window:
                     if ordinal is not None:
                         operators[name].append((*_span(event), f"CPU {ordinal}"))
         if opened is None:
-            return {}, [], {}
+            return {}, [], [], {}
         closed = opened + self.over - self.began
         for name, spans in operators.items():
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
@@ -152,7 +138,57 @@ class Window:
             {device: merged(spans, offset) for device, spans in of_devices.items()}
             for of_devices in (busy, collectives)
         )
-        return busy, merged(calls or puts, offset), collectives
+        return busy, merged(calls, offset), merged(puts, offset), collectives
+
+
+@dataclass
+class Window:
+    """A time in which the profiler was open; seconds of `time.perf_counter`.
+
+    Attributes:
+        began: When it began.
+        over: When it ended.
+        looks: When Python's threads were looked at, and what was seen.
+        recording: What the profiler recorded then, and perhaps before and after.
+    """
+
+    began: float
+    over: float = 0.0
+    looks: list[Look] = field(default_factory=list)
+    recording: Recording | None = None
+
+    @property
+    def busy(self) -> dict[str, Spans]:
+        """When each device was busy, by its name."""
+        return self.events[0]
+
+    @property
+    def calls(self) -> Spans:
+        """When Python was in a call that dispatches."""
+        return self.events[1]
+
+    @property
+    def collectives(self) -> dict[str, Spans]:
+        """When each device was in an operator that needs other devices."""
+        return self.events[2]
+
+    @functools.cached_property
+    def events(self) -> tuple[dict[str, Spans], Spans, dict[str, Spans]]:
+        """All three; to copy to a device counts as such a call only if nothing else was called."""
+        busy, calls, puts, collectives = self.recording.events
+        calls, puts = (self._within(spans) for spans in (calls, puts))
+        busy, collectives = (
+            {device: inside for device, spans in d.items() if (inside := self._within(spans))}
+            for d in (busy, collectives)
+        )
+        return busy, calls or puts, collectives
+
+    def _within(self, spans: Spans) -> Spans:
+        return [
+            (max(start, self.began), min(end, self.over))
+            for start, end in spans
+            if end > self.began and start < self.over
+        ]
 
 
 def can_read_traces() -> bool:
@@ -243,8 +279,10 @@ class Windows:
         self._began = time.perf_counter()
         self._open = threading.Lock()
         self._wanted = threading.Event()
-        self._to_close: list[tuple[Window, Any]] = []
-        self._is_closed = threading.Event()
+        self._recording: Recording | None = None
+        self._looking = self._asked = False
+        self._closing = threading.RLock()
+        self._cost = 0.0
         self._original: Callable[..., Any] | None = None
 
     def is_due(self) -> bool:
@@ -263,55 +301,88 @@ class Windows:
     def record(
         self, look: Callable[[Window], None], done: threading.Event, interval: float
     ) -> None:
-        """Open a window, look at Python meanwhile, and close it."""
+        """Look at Python for the length of a window, with the profiler open."""
         with self._open:
-            if (session := self._opened()) is None:
-                self._due = time.perf_counter() + 1.0
+            if not self._is_open():
                 return
-            window = Window(time.perf_counter())
+            window = Window(time.perf_counter(), recording=self._recording)
             before = sys.getswitchinterval()
             # Who computes in Python holds its lock for 5 ms at a time, and would be seen rarely.
             mine = min(before, 5e-4)
             sys.setswitchinterval(mine)
             try:
-                with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
-                    window.began = time.perf_counter()
-                    end = window.began + self._length
+                look(window)
+                while time.perf_counter() < window.began + self._length:
+                    if self._wanted.is_set() or done.wait(interval):
+                        break
                     look(window)
-                    while time.perf_counter() < end and not self._wanted.is_set():
-                        if done.wait(interval):
-                            break
-                        look(window)
-                    window.over = time.perf_counter()
             finally:
+                window.over = time.perf_counter()
                 if abs(sys.getswitchinterval() - mine) < 1e-9:
                     sys.setswitchinterval(before)
-                self._is_closed.clear()
-                self._to_close.append((window, session))
-                if _only_cpus():
+                window.recording.windows.append(window)
+                self._looking = False
+                if not _beside_a_gpu():
                     self.close()
-                else:
-                    _in_main_thread(self.close, self._is_closed)
-            # Closing takes as long as there are events, thousands in some programs.
-            cost = window.cost
-            self._length = min(max(self._length * 8e-3 / max(cost, 1e-6), 0.01), self.LENGTH)
+                elif not self._asked:
+                    self._asked = _MAIN_THREAD.call(self._close_as_asked)
             many = len(self.closed) >= self.MANY
-            pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * cost)
-            self._due = time.perf_counter() + pause
+            pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * self._cost)
+            self._due = window.over + pause
+
+    def _is_open(self) -> bool:
+        """Open the profiler, if it is not open still, and say whether that could be done."""
+        if not self._closing.acquire(blocking=False):  # Another thread closes it.
+            return False
+        try:
+            if self._recording is None:
+                if (session := self._opened()) is None:
+                    self._due = time.perf_counter() + 1.0
+                    return False
+                recording = Recording(session)
+                with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
+                    recording.began = time.perf_counter()
+                self._recording = recording
+            self._looking = True
+            return True
+        finally:
+            self._closing.release()
 
     def close(self) -> None:
-        """Close the window whose time is over, if no other thread does."""
+        """Close the profiler, if it is open; beside a GPU the main thread has a second to do it."""
+        if _beside_a_gpu() and threading.current_thread() is not threading.main_thread():
+            end = time.perf_counter() + 1.0
+            while self._recording is not None and time.perf_counter() < end:
+                time.sleep(1e-3)
+        # Not for ever: a signal's handler may run in the midst of this, and wait for a thread that
+        # waits here.
+        if not self._closing.acquire(timeout=10.0):
+            return
         try:
-            window, session = self._to_close.pop()
-            began = time.perf_counter()
-            with without_tensorflow(), suppress(RuntimeError):  # Somebody else has ended it.
-                window.data = session.stop()
-                self.closed.append(window)
-            window.cost = time.perf_counter() - began
-        except IndexError:  # Another thread was first.
-            pass
+            recording = self._recording
+            if recording is None or self._looking:
+                return
+            recording.over = time.perf_counter()
+            with without_tensorflow():
+                try:
+                    recording.data = recording.session.stop()
+                    self.closed += recording.windows
+                except RuntimeError as error:
+                    if error.__traceback__.tb_next:  # A signal's handler raised it.
+                        raise
+                    # Else somebody else has ended it.
+                finally:
+                    self._recording = None
+            # Closing takes as long as there are events, thousands in some programs.
+            self._cost = time.perf_counter() - recording.over
+            length = 8e-3 * (recording.over - recording.began) / max(self._cost, 1e-6)
+            self._length = min(max(length, 0.01), self.LENGTH)
         finally:
-            self._is_closed.set()
+            self._closing.release()
+
+    def _close_as_asked(self) -> None:
+        self._asked = False
+        self.close()
 
     def _opened(self) -> Any:
         """Return a session of the profiler, or None if there is none to be had."""
@@ -340,12 +411,9 @@ class Windows:
 
         def their_session(*args: Any, **kwargs: Any) -> Any:
             self._wanted.set()
-            while not self._open.acquire(timeout=0.01):
+            with self._open:
                 self.close()
-            try:
                 return original(*args, **kwargs)
-            finally:
-                self._open.release()
 
         self._theirs = profiler.ProfilerSession = their_session
 
@@ -358,41 +426,35 @@ class Windows:
                 _profiler.ProfilerSession = self._original
 
 
-_calls: deque[Callable[[], None]] = deque()
-_raised: list[BaseException] = []
+class _MainThread:
+    """Has the main thread call functions, between two of its bytecodes.
 
-
-def _next_call(_: None) -> int:
-    try:
-        _calls.popleft()()
-    except BaseException as error:
-        _raised.append(error)
-    return 0
-
-
-@functools.cache
-def _next_call_for_c() -> Any:
-    return ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p)(_next_call)
-
-
-def _in_main_thread(function: Callable[[], None], is_done: threading.Event) -> None:
-    """Have the main thread call a function before its next bytecode, and wait until it is done.
-
-    A signal's handler may run in that call, and what it raises, as for Ctrl-C, C would lose: it is
-    raised anew as soon as the main thread has left the call.
+    The interpreter calls a function of C there, with a pointer, and raises what it has raised if it
+    returns -1. Such a function is the one that tells whether an object is true. So whatever a
+    signal's handler raises in the midst of it, as Ctrl-C does, reaches the program.
     """
-    _calls.append(function)
-    while ctypes.pythonapi.Py_AddPendingCall(_next_call_for_c(), None):  # Its queue is full.
-        time.sleep(1e-3)
-    is_done.wait()
-    main = threading.main_thread().ident
-    while any(
-        frame.f_code is _next_call.__code__ for frame in frames_outward(current_frames().get(main))
-    ):
-        time.sleep(1e-3)
-    if _raised:
-        kind = ctypes.py_object(type(_raised.pop()))
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(main), kind)
+
+    def __init__(self) -> None:
+        self._calls: deque[Callable[[], None]] = deque()
+        self._asked = False
+
+    def call(self, function: Callable[[], None]) -> bool:
+        """Ask for a call; return whether it could be asked for: there is place for a few only."""
+        c = ctypes.pythonapi
+        if not self._asked:
+            self._asked = not c.Py_AddPendingCall(c.PyObject_IsTrue, ctypes.py_object(self))
+        if self._asked:
+            self._calls.append(function)
+        return self._asked
+
+    def __bool__(self) -> bool:
+        self._asked = False
+        while self._calls:
+            self._calls.popleft()()
+        return False
+
+
+_MAIN_THREAD = _MainThread()  # C does not count its reference.
 
 
 @contextmanager

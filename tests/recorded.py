@@ -1,4 +1,4 @@
-"""Work on two devices that can be recorded: nothing compiles meanwhile."""
+"""Work on two devices that can be recorded."""
 
 import functools
 
@@ -14,6 +14,3 @@ FIRST, SECOND = (jax.device_put(jnp.eye(64), cpu(index)) for index in (0, 1))
 @functools.partial(jax.jit, static_argnums=1)
 def work(matrix, length=300):
     return chain(matrix, length)
-
-
-jax.block_until_ready([work(FIRST), work(SECOND)])  # Nothing compiles while it is recorded.

@@ -61,7 +61,7 @@ def account(*windows, compiled=(), after=0.0, over=None, collectives=()):
             x._replace(start=x.start + shift, end=x.end + shift, at=x.at + shift)
             for x in seen_there
         ]
-        window = Window(shift, there[-1].end, b"", there)
+        window = Window(shift, there[-1].end, there)
         window.events = (
             {name: [(a + shift, b + shift) for a, b in spans] for name, spans in busy.items()},
             [(there[0].start, there[0].start + 1e-5)],

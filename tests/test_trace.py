@@ -24,6 +24,13 @@ from d2lpar import (
 from d2lpar._timeline import PYTHON
 from d2lpar.book.workloads import chain
 
+
+@pytest.fixture(autouse=True)
+def compiled():
+    """Compile before each test: in a run of all, JAX had once forgotten what an import compiled."""
+    jax.block_until_ready([work(FIRST), work(SECOND)])
+
+
 # --- Files that are no trace ------------------------------------------------------------------
 
 SMALL = {"/device:GPU:0": {COMPUTE: [on_gpu("f", "dot", 0, 10)]}}

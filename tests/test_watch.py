@@ -231,7 +231,7 @@ def test_what_fails_while_it_looks_is_told_where_the_block_ends(monkeypatch):
 
 
 def test_whoever_interrupts_its_end_can_watch_again(monkeypatch):
-    def interrupt(timeout):
+    def interrupt():
         raise KeyboardInterrupt
 
     watcher = Watcher()

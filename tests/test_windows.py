@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import pytest
 
 from d2lpar import _windows, watch
+from d2lpar._watch import Watcher
 from d2lpar._windows import Windows, _with_ends, merged, without_tensorflow
 
 
@@ -45,7 +46,7 @@ def test_a_window_holds_no_program_that_does_not_run():
     for function in kept:
         function(jnp.ones(3))
     window, *_ = recorded(lambda: jnp.ones(3))
-    assert len(window.data) < 50_000  # With their programs it is more than 100,000.
+    assert len(window.recording.data) < 50_000  # With their programs it is more than 100,000.
 
 
 def test_windows_come_often_at_first_and_then_ever_more_rarely():
@@ -84,7 +85,7 @@ def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
 
 @pytest.fixture
 def beside_a_gpu(monkeypatch):
-    monkeypatch.setattr(_windows, "_only_cpus", lambda: False)
+    monkeypatch.setattr(_windows, "_beside_a_gpu", lambda: True)
 
 
 class Session:
@@ -96,45 +97,95 @@ class Session:
     def stop(self):
         self.closed_by = threading.current_thread()
         self._on_stop()
-        return b"an XSpace"
+        return b""
 
 
-def windows_with(session, monkeypatch):
+def recorded_aside(session, monkeypatch):
+    """Return windows of which one is over, and was taken in a thread of its own."""
     windows = Windows()
     windows._length = 0.001
     monkeypatch.setattr(windows, "_opened", lambda: session)
-    looking = threading.Thread(
-        target=windows.record, args=(lambda window: None, threading.Event(), 1e-3)
-    )
-    return windows, looking
+
+    def record():
+        windows.record(lambda window: None, threading.Event(), 1e-3)
+
+    aside = threading.Thread(target=record)
+    aside.start()
+    aside.join()
+    return windows
 
 
-def test_beside_a_gpu_the_main_thread_closes_a_window_between_two_of_its_bytecodes(
+def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_bytecodes(
     beside_a_gpu, monkeypatch
 ):
     session = Session()
-    windows, looking = windows_with(session, monkeypatch)
-    looking.start()
-    while looking.is_alive():
-        time.sleep(0)
+    windows = recorded_aside(session, monkeypatch)
     assert session.closed_by is threading.main_thread()
     assert len(windows.closed) == 1
 
 
-def test_a_signal_that_comes_while_the_main_thread_closes_a_window_reaches_the_program(
+class Preempted(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(143), RuntimeError("of the program"), Preempted(3)]
+)
+def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the_program(
+    error, beside_a_gpu, monkeypatch
+):
+    def handler(number, frame):
+        raise error
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(type(error)) as raised:
+            recorded_aside(Session(lambda: signal.raise_signal(signal.SIGUSR1)), monkeypatch)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert raised.value is error
+
+
+def test_a_signal_s_handler_may_pause_the_watching_while_the_profiler_is_closed(
     beside_a_gpu, monkeypatch
 ):
-    session = Session(lambda: signal.raise_signal(signal.SIGINT))
-    _, looking = windows_with(session, monkeypatch)
+    paused = []
 
-    def program():
-        looking.start()
-        while True:
-            time.sleep(0)
+    def pause():
+        if not paused:
+            paused.append(True)
+            Watcher._running.pause()  # As before a fork.
+            Watcher._running.go_on()
 
-    with pytest.raises(KeyboardInterrupt):
-        program()
-    looking.join()
+    monkeypatch.setattr(Windows, "_opened", lambda self: Session(pause))
+    monkeypatch.setattr(Windows, "LENGTH", 0.01)
+    with watch(0.001):
+        while not paused:
+            jnp.ones(3).sum()
+
+
+def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording(
+    beside_a_gpu, monkeypatch
+):
+    windows, asked = Windows(), []
+    windows._length = 0.02
+    monkeypatch.setattr(_windows._MAIN_THREAD, "call", lambda function: not asked.append(function))
+    step = jax.jit(lambda x: x + 1)
+    float(step(0.0))
+    for _ in range(2):
+        windows.record(lambda window: float(step(0.0)), threading.Event(), 1e-3)
+        float(step(0.0))  # Between two windows, and after the last.
+        time.sleep(0.01)
+    assert windows.closed == []
+    (close,) = asked
+    close()
+    windows.end()
+    first, second = windows.closed
+    assert first.recording is second.recording
+    for window in windows.closed:
+        assert window.calls
+        for spans in (window.calls, *window.busy.values()):
+            assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
 
 
 def test_a_program_beside_a_gpu_is_watched_in_any_thread_and_may_use_the_profiler_itself(
