@@ -7,12 +7,12 @@ window opened, or still is when it closes, leaves no event of its own, but for o
 
 Beside a GPU it is the main thread that closes the profiler, between two bytecodes. To close it
 detaches NVIDIA's library of events from the process. If another thread launches a CUDA graph at
-that time, the context is lost: the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED, the
-error of jax-ml/jax#40260. On an H200 with JAX 0.11.2 that befell the loop of the chapter "In Your
-Own Code" in five of five processes, after ten windows or fewer, where a thread of its own closed
-it; and in none of six, with 240 windows, where the main thread did. (What other threads launch
-meanwhile is not protected.) While the main thread is inside a long call, the profiler stays open,
-and several windows are cut out of one recording.
+that time, the context is lost, and the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED,
+the same error as in jax-ml/jax#40260. On an H200 with JAX 0.11.2 that befell the loop of the
+chapter "In Your Own Code" within seconds, in five of five processes, where a thread of its own
+closed it; and in none of six, with 240 windows, where the main thread did. (What other threads
+launch meanwhile is not protected.) While the main thread is inside a long call, the profiler stays
+open, and several windows are cut out of one recording.
 """
 
 import ctypes
