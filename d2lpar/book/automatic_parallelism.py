@@ -271,6 +271,7 @@ def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
     axes.set_yticks(places, times)
     axes.grid(axis="y", visible=False)
     axes.set_xlim(0, 1.2 * max(seconds))  # With room for the numbers.
+    axes.locator_params(axis="x", nbins=4)
     format_axis(axes.xaxis, "s")
     axes.set_xlabel(f"until all is there, on {machine}")
     return axes
