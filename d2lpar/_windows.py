@@ -280,7 +280,7 @@ class Windows:
         self._open = threading.Lock()
         self._wanted = threading.Event()
         self._recording: Recording | None = None
-        self._looking = self._asked = False
+        self._looking = False
         self._closing = threading.RLock()
         self._cost = 0.0
         self._original: Callable[..., Any] | None = None
@@ -303,7 +303,7 @@ class Windows:
     ) -> None:
         """Look at Python for the length of a window, with the profiler open."""
         with self._open:
-            if not self._is_open():
+            if not self._open_profiler():
                 return
             window = Window(time.perf_counter(), recording=self._recording)
             before = sys.getswitchinterval()
@@ -324,13 +324,13 @@ class Windows:
                 self._looking = False
                 if not _beside_a_gpu():
                     self.close()
-                elif not self._asked:
-                    self._asked = _MAIN_THREAD.call(self._close_as_asked)
+                else:
+                    _MAIN_THREAD.call(self.close)
             many = len(self.closed) >= self.MANY
             pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * self._cost)
             self._due = window.over + pause
 
-    def _is_open(self) -> bool:
+    def _open_profiler(self) -> bool:
         """Open the profiler, if it is not open still, and say whether that could be done."""
         if not self._closing.acquire(blocking=False):  # Another thread closes it.
             return False
@@ -379,10 +379,6 @@ class Windows:
             self._length = min(max(length, 0.01), self.LENGTH)
         finally:
             self._closing.release()
-
-    def _close_as_asked(self) -> None:
-        self._asked = False
-        self.close()
 
     def _opened(self) -> Any:
         """Return a session of the profiler, or None if there is none to be had."""
@@ -438,14 +434,16 @@ class _MainThread:
         self._calls: deque[Callable[[], None]] = deque()
         self._asked = False
 
-    def call(self, function: Callable[[], None]) -> bool:
-        """Ask for a call; return whether it could be asked for: there is place for a few only."""
-        c = ctypes.pythonapi
-        if not self._asked:
-            self._asked = not c.Py_AddPendingCall(c.PyObject_IsTrue, ctypes.py_object(self))
-        if self._asked:
+    def call(self, function: Callable[[], None]) -> None:
+        """Ask for a call, if it is not asked for already."""
+        if function not in self._calls:
             self._calls.append(function)
-        return self._asked
+        # All of this before it is asked: the main thread may come at once.
+        if not self._asked:
+            self._asked, this = True, ctypes.py_object(self)
+            python = ctypes.pythonapi
+            if python.Py_AddPendingCall(python.PyObject_IsTrue, this):
+                self._asked = False  # There is place for a few only; whoever comes next asks again.
 
     def __bool__(self) -> bool:
         self._asked = False

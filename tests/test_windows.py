@@ -10,7 +10,7 @@ import pytest
 
 from d2lpar import _windows, watch
 from d2lpar._watch import Watcher
-from d2lpar._windows import Windows, _with_ends, merged, without_tensorflow
+from d2lpar._windows import Recording, Window, Windows, _with_ends, merged, without_tensorflow
 
 
 def recorded(work, length=0.05):
@@ -100,28 +100,74 @@ class Session:
         return b""
 
 
-def recorded_aside(session, monkeypatch):
-    """Return windows of which one is over, and was taken in a thread of its own."""
+def windows_with(session, monkeypatch):
     windows = Windows()
-    windows._length = 0.001
+    windows.LENGTH = windows._length = 0.001
     monkeypatch.setattr(windows, "_opened", lambda: session)
+    return windows
+
+
+def record_aside(windows, and_then=lambda: None):
+    """Take a window in a thread of its own, while the main thread comes to its bytecodes."""
 
     def record():
         windows.record(lambda window: None, threading.Event(), 1e-3)
+        and_then()
 
     aside = threading.Thread(target=record)
     aside.start()
-    aside.join()
-    return windows
+    while aside.is_alive():
+        time.sleep(0)
 
 
 def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_bytecodes(
     beside_a_gpu, monkeypatch
 ):
     session = Session()
-    windows = recorded_aside(session, monkeypatch)
+    windows = windows_with(session, monkeypatch)
+    for times in (1, 2):
+        session.closed_by = None
+        record_aside(windows)
+        assert session.closed_by is threading.main_thread()
+        assert len(windows.closed) == times
+
+
+def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_if_that_comes_soon(
+    beside_a_gpu, monkeypatch
+):
+    session = Session()
+    windows = windows_with(session, monkeypatch)
+    record_aside(windows, windows.close)
     assert session.closed_by is threading.main_thread()
-    assert len(windows.closed) == 1
+
+
+def test_the_profiler_stays_open_while_a_window_is_looked_through(beside_a_gpu, monkeypatch):
+    session = Session()
+    windows = windows_with(session, monkeypatch)
+    windows.record(lambda window: windows.close(), threading.Event(), 1e-3)
+    assert [window.over > window.began for window in windows.closed] == [True]
+
+
+def test_whoever_looks_does_not_wait_for_the_thread_that_closes_the_profiler(
+    beside_a_gpu, monkeypatch
+):
+    windows = windows_with(Session(), monkeypatch)
+    with windows._closing:
+        record_aside(windows)
+    assert windows.closed == []
+
+
+def test_a_window_has_of_a_recording_what_lies_in_it():
+    recording = Recording(session=None)
+    recording.events = (
+        {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]},
+        [(2.1, 2.2)],
+        [(1.1, 1.2)],
+        {},
+    )
+    window = Window(1.0, 2.0, recording=recording)
+    assert window.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
+    assert window.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
 
 
 class Preempted(Exception):
@@ -140,7 +186,9 @@ def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(type(error)) as raised:
-            recorded_aside(Session(lambda: signal.raise_signal(signal.SIGUSR1)), monkeypatch)
+            record_aside(
+                windows_with(Session(lambda: signal.raise_signal(signal.SIGUSR1)), monkeypatch)
+            )
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert raised.value is error
@@ -169,7 +217,7 @@ def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording
 ):
     windows, asked = Windows(), []
     windows._length = 0.02
-    monkeypatch.setattr(_windows._MAIN_THREAD, "call", lambda function: not asked.append(function))
+    monkeypatch.setattr(_windows._MAIN_THREAD, "call", asked.append)
     step = jax.jit(lambda x: x + 1)
     float(step(0.0))
     for _ in range(2):
@@ -177,8 +225,7 @@ def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording
         float(step(0.0))  # Between two windows, and after the last.
         time.sleep(0.01)
     assert windows.closed == []
-    (close,) = asked
-    close()
+    asked[0]()
     windows.end()
     first, second = windows.closed
     assert first.recording is second.recording
