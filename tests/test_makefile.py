@@ -12,12 +12,11 @@ import subprocess
 import sys
 import tomllib
 import urllib.request
-from pathlib import Path
 
 import pytest
 from pages import write_page
+from run_notebook import ROOT
 
-ROOT = Path(__file__).parent.parent
 BUILD = [sys.executable, ".ci/build_book.py"]
 LOCKED = [sys.executable, ".ci/one_at_a_time.py", "_build/lock"]
 SERVE = [sys.executable, ".ci/serve.py"]
