@@ -8,39 +8,39 @@ from contextlib import contextmanager
 
 import jax
 
-# One event for each program that XLA compiles (or reads from the persistent cache); a call of a
-# program that is already there sends none.
+# JAX sends this event for each program that XLA compiles, or that JAX reads from its persistent
+# cache. A call of a compiled program sends none.
 _COMPILED = "/jax/core/compile/backend_compile_duration"
 
-_hearers: list[Callable[[str], None]] = []
+_listeners: list[Callable[[str], None]] = []
 _lock = threading.Lock()
 
 
 @functools.cache
 def _listen() -> None:
-    # A single listener cannot be unregistered in jax 0.7, so there is one for the whole process,
-    # registered at the first use and idle while nobody hears.
+    # jax 0.7 cannot unregister a single listener, so the process has one, registered at the first
+    # use and idle while `_listeners` is empty.
     jax.monitoring.register_event_duration_secs_listener(_note)
 
 
 def _note(event: str, seconds: float, **details: str | int) -> None:
     if event == _COMPILED:
-        for hear in tuple(_hearers):
-            hear(str(details.get("fun_name", "a function without a name")))
+        for listener in tuple(_listeners):
+            listener(str(details.get("fun_name", "a function without a name")))
 
 
 @contextmanager
-def compilations_heard(hear: Callable[[str], None]) -> Iterator[None]:
+def compilations_heard(listener: Callable[[str], None]) -> Iterator[None]:
     """Call a function with the name of each that XLA compiles, in the thread that compiles."""
     _listen()
     with _lock:
-        _hearers.append(hear)
+        _listeners.append(listener)
     try:
         yield
     finally:
-        # By identity: two open logs may hold equal lists.
+        # By identity: the `append` methods of two equal lists are equal.
         with _lock:
-            _hearers[:] = [other for other in _hearers if other is not hear]
+            _listeners[:] = [other for other in _listeners if other is not listener]
 
 
 @contextmanager

@@ -108,7 +108,7 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
 
     Raises:
         ValueError: If a pair is written in another way.
-        DeviceError: If there is none of them.
+        DeviceError: If this machine has no such pair.
 
     Example:
         >>> first, second = two_devices("cpu+cpu")
@@ -152,11 +152,11 @@ def device_name(device: jax.Device) -> str:
     return f"{device.platform.upper()} {device.id}"
 
 
-def require_device(device: Any, what: str) -> None:
-    """Refuse whatever is no device."""
+def require_device(device: Any, caller: str) -> None:
+    """Refuse an object that is no device; the message begins with the caller's name."""
     if not (hasattr(device, "platform") and hasattr(device, "memory_stats")):
         raise TypeError(
-            f"{what} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
+            f"{caller} needs a device of JAX, such as d2lpar.cpu() or x.devices().pop(), found "
             f"{device!r}."
         )
 
@@ -177,15 +177,15 @@ def use_cpu_devices(count: int) -> None:
     """
     require_count("count", count, at_least=1)
     try:
-        # Whoever has set JAX_NUM_CPU_DEVICES to more keeps them; -1 stands for not set.
+        # A larger JAX_NUM_CPU_DEVICES stays; -1 stands for not set.
         more = max(int(count), jax.config.jax_num_cpu_devices)
         jax.config.update("jax_num_cpu_devices", more)
     except RuntimeError as error:
-        found = len(jax.local_devices(backend="cpu"))
-        if found < count:
+        existing = len(jax.local_devices(backend="cpu"))
+        if existing < count:
             raise DeviceError(
                 f"use_cpu_devices({count}) came too late: JAX has already started with "
-                f"{plural(found, 'CPU device')}. Restart Python (in a notebook: the kernel) and "
+                f"{plural(existing, 'CPU device')}. Restart Python (in a notebook: the kernel) and "
                 "call it before anything else of JAX, or set the environment variable "
                 f"JAX_NUM_CPU_DEVICES={count}."
             ) from error
@@ -194,7 +194,7 @@ def use_cpu_devices(count: int) -> None:
 def _devices_of(kind: str) -> list[jax.Device]:
     try:
         return jax.local_devices(backend=kind)
-    except RuntimeError:  # How JAX says that there is no such back end; JAX_PLATFORMS may hide it.
+    except RuntimeError:  # JAX has no such back end, or JAX_PLATFORMS hides it.
         return []
 
 
@@ -210,12 +210,12 @@ def _count(kind: str) -> str:
 
 
 PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
-"""What a measurement may depend on, beside Python."""
+"""The packages that a measurement may depend on, beside Python."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a measurement was made on: usable cores, bytes of memory, `"3 x cpu"`, and so on."""
+    """The machine of a measurement; `memory` in bytes, `devices` such as `"3 x cpu"`."""
 
     processor: str
     cores: int
@@ -226,7 +226,7 @@ class Machine:
 
     @property
     def rows(self) -> dict[str, str]:
-        """What a reader should know of it, in words, by name."""
+        """The facts that a reader should know, in words, by name."""
         return {
             "Processor": f"{self.processor}, {self.cores} cores",
             "Memory": format_bytes(self.memory),
@@ -237,7 +237,7 @@ class Machine:
 
 def this_machine() -> Machine:
     """Describe this machine. JAX starts, if it has not started yet."""
-    import psutil  # Not above: it is a third of the time of `import d2lpar`.
+    import psutil  # Not at the head: psutil takes a third of the time of importing this module.
 
     kinds = Counter(device.device_kind for device in all_devices())
     return Machine(
@@ -263,7 +263,7 @@ def versions() -> dict[str, str]:
 
 
 def _processor() -> str:
-    # On Linux only /proc knows more than the architecture.
+    # On Linux `platform` knows the architecture alone; the model is in /proc.
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -274,5 +274,5 @@ def _driver() -> str:
     if not shutil.which("nvidia-smi"):
         return ""
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    answer = subprocess.run(query, capture_output=True, text=True)
-    return answer.stdout.strip().partition("\n")[0].strip() if answer.returncode == 0 else ""
+    done = subprocess.run(query, capture_output=True, text=True)
+    return done.stdout.strip().partition("\n")[0].strip() if done.returncode == 0 else ""

@@ -1,4 +1,4 @@
-"""What JAX is doing in this process, asked without importing or starting JAX.
+"""Ask what state JAX is in, without importing or starting JAX.
 
 Each function looks JAX's module up in `sys.modules`: a program that has not imported JAX, or has
 not yet asked for a device, must not notice the question. Starting JAX takes a GPU's memory.
@@ -46,21 +46,21 @@ def dispatches_synchronously() -> bool:
     return values.get("jax_cpu_enable_async_dispatch") is False
 
 
-def require_values(what: str, tree: Any = None) -> None:
+def require_values(caller: str, tree: Any = None) -> None:
     """Refuse to go on while JAX traces: no array has a value then, and a clock times the tracing.
 
-    If what was called needs only the values of a tree of arrays, refuse only if one has none.
+    A caller that needs only the values of a tree of arrays is refused only if one is a tracer.
     """
-    if "jax" not in sys.modules:  # What has not been imported does not trace.
+    if "jax" not in sys.modules:
         return
     import jax
 
-    # First: a tree has many leaves, and it is rarely so.
+    # Cheap test first: JAX is rarely tracing, and walking the tree is slow.
     if _trace_state()() == _state_outside():
         return
     if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         raise D2lparError(
-            f"{what} was called while JAX traces a function, for jit, grad, vmap or scan: there "
+            f"{caller} was called while JAX traces a function, for jit, grad, vmap or scan: there "
             "no array has a value yet, and what takes time is the tracing. Call it outside, "
             "around the function that JAX has transformed."
         )
@@ -68,8 +68,8 @@ def require_values(what: str, tree: Any = None) -> None:
 
 @functools.cache
 def _trace_state() -> Callable[[], Any]:
-    # Private here, public in jax.extend, which imports Pallas: that adds options to JAX, and JAX
-    # 0.12 then compiles anew whatever was compiled before.
+    # The public name is in jax.extend, which imports Pallas: that adds options to JAX's
+    # configuration, and JAX 0.12 then compiles every function anew.
     try:
         from jax._src.core import get_opaque_trace_state
     except ImportError:
@@ -79,5 +79,5 @@ def _trace_state() -> Callable[[], Any]:
 
 @functools.cache
 def _state_outside() -> Any:
-    with ThreadPoolExecutor(1) as thread:  # Whoever asks first may be inside.
+    with ThreadPoolExecutor(1) as thread:  # A new thread, since the calling one may be tracing.
         return thread.submit(_trace_state()).result()

@@ -8,14 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-# Microseconds of computing in so many microseconds, or "max"; of a container, with cgroup 2.
+# The quota of a container under cgroup 2: microseconds of computing per period, or "max", and the
+# length of the period in microseconds.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
 
 
 def usable_cores() -> int:
     """Return how many CPU cores this process may use, which can be fewer than there are.
 
-    A part of a core, which the quota of a container may add, does not count.
+    The quota of a container counts in whole cores, rounded down.
 
     Example:
         >>> usable_cores() >= 1
@@ -34,15 +35,14 @@ _CROWDED = 1.3
 
 
 class Control(NamedTuple):
-    """Something to measure in each round of `compare`, which says whether the round counts.
+    """A measurement in each round of `compare` that decides whether the round counts.
 
-    It must know nothing of the result: if that decided which rounds count, one would see what one
-    wishes to see.
+    The probe must not depend on the result: rounds chosen by their result would confirm any wish.
 
     Attributes:
-        probe: Measures it once.
+        probe: Takes the measurement once.
         below: A round counts if the probe's number lies below this.
-        needs: What is missing where too few rounds count.
+        needs: The words for what the machine lacks if too few rounds count.
     """
 
     probe: Callable[[], float]
@@ -51,17 +51,17 @@ class Control(NamedTuple):
 
 
 def free_cores(count: int) -> Control:
-    """Return a control that leaves out the rounds in which fewer than `count` cores were free.
+    """Return a control that drops rounds while fewer than `count` cores were free.
 
     Args:
         count: How many cores the comparison needs.
 
     Returns:
         A control for `compare` or `record_typical`. Its probe times the same work in one thread and
-        in `count` threads at once, and has a second try: right after other work, a system may let
-        two threads share a core although another is free. (Two virtual cores may at times be one
-        real core, whose threads share its arithmetic units; then the ratio of the two times is near
-        1.8, as with products of matrices. With a core for each it is rarely above 1.2.)
+        in `count` threads at once. It tries twice: right after other work, a system may let two
+        threads share a core although another is free. (Two virtual cores are sometimes one real
+        core, whose threads share its arithmetic units; then the ratio of the two times is near 1.8,
+        as with products of matrices. With a core for each thread the ratio is rarely above 1.2.)
     """
 
     def probe() -> float:
@@ -74,22 +74,23 @@ def free_cores(count: int) -> Control:
 def crowding(threads: int) -> float:
     """Measure how crowded the cores are, by hashing.
 
-    A thread hashes ten megabytes, first one alone, then all at once. Python lets go of its lock
-    meanwhile. (It has to last for ten milliseconds or more: a system may let two new threads share
-    a core for five before it gives each its own. And it must not be SHA-256: many processors have
-    an instruction for that, which two threads share nearly without loss where they share a core.)
+    Each thread hashes ten megabytes, first one thread alone, then all at once. Python releases its
+    lock meanwhile. (Hashing has to last ten milliseconds or more: a system may let two new threads
+    share a core for five before it gives each its own. The hash must not be SHA-256: many
+    processors have an instruction for it, which two threads of one core share almost without loss.)
 
-    What comes back is the time of all at once over the processor time that one needs: about 1 with
-    a free core for each, more where they share cores with each other or with other programs. The
-    time that passes for one would not do, since it may have to share its core as well. What one
-    needs is the least that any took, since a virtual machine may charge a thread for time in which
-    it did not run. So two that share one core never come below 2.
+    Returns:
+        The time of all threads at once over the processor time of one thread: about 1 with a free
+        core for each, more if they share cores with each other or with other programs. The
+        denominator is processor time, since even a single thread may have to share its core, and
+        the least of all threads, since a virtual machine may charge a thread for time in which it
+        did not run. So two threads on one core never come below 2.
 
     Example:
         >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
         True
     """
-    data = b"x" * 10_000_000  # The pages of zeros would not exist before the first thread hashes.
+    data = b"x" * 10_000_000  # Not zeros: their pages would be allocated while a thread hashes.
 
     def hash_it(_: object) -> float:
         start = time.thread_time()

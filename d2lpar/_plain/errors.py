@@ -1,7 +1,7 @@
-"""What d2lpar raises, and what it refuses before it begins.
+"""The exceptions of d2lpar, and checks of arguments before any work begins.
 
-A value that makes no sense is a ValueError, and what is of the wrong kind a TypeError, as in all of
-Python. The classes below are for what a program may want to tell apart from both.
+A value that makes no sense is a ValueError, and an object of the wrong type a TypeError, as in all
+of Python. The classes below are for failures that a program may want to handle by themselves.
 """
 
 import importlib
@@ -12,9 +12,9 @@ from typing import Any
 
 
 class D2lparError(RuntimeError):
-    """What was asked for cannot be done here or now; the base of all errors of d2lpar's own."""
+    """The request cannot be met here or now; the base class of all errors of d2lpar's own."""
 
-    __module__ = "d2lpar"  # Where readers find it; a traceback says so.
+    __module__ = "d2lpar"  # The public name, as tracebacks print it.
 
 
 class DeviceError(D2lparError):
@@ -36,10 +36,10 @@ class WaitError(D2lparError):
     """A line has waited for a device, or compiled something, where `no_waits` forbids it.
 
     Attributes:
-        findings: Each line, and what it has read: `place` (`file`, `line`, `code`), `operation`,
-            `kind` (`"value"`, `"barrier"`, `"check"` or `"compilation"`), `times` and `detail`,
-            which is the dtype and shape of the array, or the function that was compiled.
-        exact: Whether every read was seen; in Python 3.11 some are found by sampling.
+        findings: One for each line: `place` (`file`, `line`, `code`), `operation`, `kind`
+            (`"value"`, `"barrier"`, `"check"` or `"compilation"`), `times` and `detail`, the dtype
+            and shape of the array that was read, or the function that was compiled.
+        exact: Whether every read was recorded; in Python 3.11 some are found by sampling.
     """
 
     __module__ = "d2lpar"
@@ -54,7 +54,7 @@ class WorkerError(D2lparError):
     """A process of `Workers` has failed, or did not answer.
 
     Attributes:
-        worker: Its number, if it is about one.
+        worker: The number of the process, if the error is about a single one.
     """
 
     __module__ = "d2lpar"
@@ -62,14 +62,14 @@ class WorkerError(D2lparError):
     def __init__(self, message: str, worker: int | None = None, rank: int = 0) -> None:
         super().__init__(message)
         self.worker = worker
-        # Of several errors the lowest is the reason: died, failed, waited.
+        # Of several errors the one of lowest rank is the cause: 0 died, 1 failed, 2 waited.
         self.rank = rank
 
 
 def require_count(name: str, value: object, *, at_least: int, way_out: str = "") -> None:
-    """Refuse `value` unless it is an integer of at least `at_least`; the message ends in a way out.
+    """Refuse `value` unless it is an integer of at least `at_least`.
 
-    The name is the argument as the caller wrote it.
+    The message begins with the argument's name and ends with `way_out`.
     """
     if isinstance(value, Integral) and not isinstance(value, bool) and value >= at_least:
         return
@@ -84,7 +84,7 @@ def require_seconds(name: str, value: object) -> None:
 
 
 def require_function(name: str, function: object) -> None:
-    """Refuse what cannot be called, which most often is what the function has returned."""
+    """Refuse an object that cannot be called, most often the result of the function."""
     if not callable(function):
         raise TypeError(
             f"{name}() needs a function to call, found {type(function).__name__}: pass f and its "
@@ -114,9 +114,9 @@ git+https://github.com/d2lpar/d2lpar"
 
 
 class WhenUsed:
-    """A module of an extra, which is imported when something of it is first used.
+    """A module of an extra, imported at the first use of one of its attributes.
 
-    So the names of d2lpar that need it exist without it, with their documentation.
+    So the names of d2lpar that need the module exist without it, with their documentation.
 
     Example:
         >>> math = WhenUsed("math", extra="plot")
@@ -128,7 +128,7 @@ class WhenUsed:
         self._name, self._extra = name, extra
 
     def __getattr__(self, attribute: str) -> Any:
-        if attribute.startswith("__"):  # What inspect and doctest ask of every name.
+        if attribute.startswith("__"):  # inspect and doctest look these up in every module.
             raise AttributeError(attribute)
         with needs(self._extra):
             return getattr(importlib.import_module(self._name), attribute)

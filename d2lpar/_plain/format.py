@@ -16,7 +16,7 @@ _PREFIXES = {
 }
 
 UNITS = frozenset(_PREFIXES)
-"""What a quantity may be measured in, which is seconds, bytes, or nothing for counts and ratios."""
+"""The units of a quantity: seconds, bytes, or none for counts and ratios."""
 
 
 def format_value(value: float, unit: str, digits: int = 3) -> str:
@@ -30,9 +30,9 @@ def format_value(value: float, unit: str, digits: int = 3) -> str:
     """
     if not math.isfinite(value) or value == 0:
         return f"{value:.0f} {unit}".rstrip()
-    if unit == "s" and abs(value) < 0.9995e-9:  # No clock sees that; a model may be fitted to it.
+    if unit == "s" and abs(value) < 0.9995e-9:  # Below any clock; only a fitted model gets here.
         return "under 1 ns"
-    # What rounds up to the next prefix gets it: 999.6 ms is 1 s, and so is 996 ms in two digits.
+    # A value that rounds up to the next prefix gets it: 999.6 ms is 1 s, and in two digits 996 ms.
     scale, symbol = prefix_of(value, unit, rounds_up=1 - 0.5 * 10.0**-digits)
     if abs(scaled := value / scale) >= 1000:  # A count keeps its digits, and gets no exponent.
         return f"{scaled:.0f} {symbol}".rstrip()
@@ -42,7 +42,9 @@ def format_value(value: float, unit: str, digits: int = 3) -> str:
 
 
 def prefix_of(value: float, unit: str, rounds_up: float = 1.0) -> tuple[float, str]:
-    """Return the largest of a unit's multiples that a value reaches, or a share of which it does.
+    """Return the scale and symbol of the largest prefix that a value reaches.
+
+    With `rounds_up` below 1, a value reaches a prefix at this share of it.
 
     Example:
         >>> prefix_of(0.0123, "s"), prefix_of(7, "")
@@ -104,10 +106,10 @@ def as_table(
 ) -> str:
     """Return the HTML of a table that a notebook shows, sensible in the dark and on a phone.
 
-    Cells are HTML, of which the first names its row; the header and the remarks below are text.
+    Cells are HTML, and the first cell of a row names it; the header and the remarks are text.
     """
-    # Inline, because Colab keeps an output's own styles and nothing else. Colors are those of the
-    # page around it.
+    # Styles are inline, because Colab strips all others from an output. Colors are inherited from
+    # the page.
     cell = "text-align:left;padding:0.15em 0.9em 0.15em 0;border:0;background:none;color:inherit"
     line = "border:0;border-bottom:1px solid rgba(128,128,128,0.35);background:none"
     head = "".join(
@@ -146,9 +148,9 @@ def in_two_lines(value: str, small: str) -> str:
 
 
 def stacked_bar(first: float, whole: float, longest: float, label: str) -> str:
-    """Return a bar for a whole of which Python took the first part, and a device the rest.
+    """Return a bar in two colors: the first part for Python, the rest of the whole for a device.
 
-    The longest whole fills the column, and the label is for whoever does not see it.
+    The longest whole of a table fills the column. Screen readers read the label.
     """
     scale = 100 / longest if longest > 0 else 0
     blue, all_of_it = scale * min(first, whole), scale * whole
@@ -168,7 +170,7 @@ def interval_bar(
 ) -> str:
     """Return an interval as a bar with its median, on an axis with the given ends.
 
-    Bounds, of what is claimed of it, are dashed lines across.
+    The bounds of a claim are dashed lines across the bar.
     """
     left, right = ends
     scale = 100 / (right - left) if right > left else 0
@@ -206,23 +208,23 @@ def _drawn(shapes: str, label: str) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write text to a file, whole or not at all: until it is whole, the file there stays."""
-    # In the same folder, since a file can be renamed only within one file system.
+    """Write text to a file, whole or not at all: an old file stays until the new one is whole."""
+    # The temporary file is in the same folder: a rename works only within one file system.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp lets nobody else read it.
+        os.chmod(temporary, 0o644)  # mkstemp gives read permission to the owner alone.
         os.replace(temporary, path)
-    except BaseException:  # Also Ctrl-C.
-        Path(temporary).unlink(missing_ok=True)  # It is gone if it has just been renamed.
+    except BaseException:  # Ctrl-C included.
+        Path(temporary).unlink(missing_ok=True)  # Missing if the rename is already done.
         raise
 
 
 def exit_status(code: int) -> str:
-    """Return how a process has ended, in words: by its exit status, or by which signal."""
+    """Return how a process has ended, in words: its exit status, or the name of the signal."""
     if code >= 0:
         return f"exit status {code}"
     with suppress(ValueError):

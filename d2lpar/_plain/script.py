@@ -21,8 +21,8 @@ class Script:
 
     Args:
         name: The path of a script, or the name of a module.
-        is_module: Which of both `name` is.
-        arguments: What follows the name in `sys.argv`.
+        is_module: Whether `name` is a module, as after `python -m`.
+        arguments: The rest of `sys.argv`, after the name.
     """
 
     def __init__(self, name: str, is_module: bool, arguments: list[str]) -> None:
@@ -35,7 +35,7 @@ class Script:
         if Path(self.name).absolute().parent != Path(sysconfig.get_path("scripts")):
             return ""
         with suppress(SyntaxError, UnicodeDecodeError):
-            # A console script imports the function that it calls, and else only the library.
+            # A console script imports the function that it calls; its other imports are Python's.
             for node in ast.walk(ast.parse(Path(self.name).read_bytes())):
                 if isinstance(node, ast.ImportFrom) and node.module:
                     return node.module.split(".")[0]
