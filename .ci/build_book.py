@@ -25,7 +25,7 @@ PAGE = BUILD / "html/book/index.html"
 # Pages read the changelog, and notebooks may read anything in the folders.
 INPUTS = (".ci", "book", "d2lpar", "evidence", "CHANGELOG.md", "_config.yml", "_toc.yml")
 # In a separate process, because asking JAX for a GPU reserves its memory.
-MACHINE = "from d2lpar._devices import this_machine; print(this_machine())"
+MACHINE = "from d2lpar._jax.devices import this_machine; print(this_machine())"
 
 
 def main():

@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-from d2lpar._format import plural
+from d2lpar._plain.format import plural
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
 from d2lpar.book.results import Results, load, page_of, this_run

@@ -1,0 +1,380 @@
+"""The book: its sources, and the built pages."""
+
+import importlib
+import json
+import re
+import string
+import subprocess
+import sys
+from html import unescape
+from itertools import compress, pairwise
+
+import jupytext
+import numpy as np
+import pytest
+from run_notebook import ROOT, claims_of, notebooks, read
+
+from d2lpar._jax.stack import Place
+from d2lpar._measure.overlap import SLACK, overlap_score
+from d2lpar._watch.report import KINDS, Finding, Watched
+from d2lpar.book import Claim, claims, exercises, recorded, results
+from d2lpar.book.originals import EXPERIMENTS
+
+BOOK = ROOT / "book"
+NOTEBOOKS = notebooks()
+PARALLELISM = BOOK / "automatic-parallelism.md"
+CHAPTERS = {
+    BOOK / "asynchronous-computation.md": "X",
+    PARALLELISM: "Y",
+    BOOK / "measuring-asynchronous-code.md": "W",
+    BOOK / "in-your-own-code.md": "Z",
+    BOOK / "beyond-one-machine.md": "V",
+}
+EXERCISES = {
+    letter: re.findall(rf"^### ({letter}\d+)\.", path.read_text(), re.MULTILINE)
+    for path, letter in CHAPTERS.items()
+}
+CHECK = r"^(exercises\.check_\w+\(.*\))$"
+SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: str(path.relative_to(BOOK)))
+def path(request):
+    """The source of a page with cells."""
+    return request.param
+
+
+@pytest.fixture
+def page(html, path):
+    """The HTML of that page."""
+    return (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_an_exercise_is_checked_in_the_module_that_is_named_like_its_page(path):
+    module = importlib.import_module(f"d2lpar.book.exercises.{path.stem.replace('-', '_')}")
+    letter, text = CHAPTERS[path], path.read_text()
+    names = EXERCISES[letter]
+    assert names == [f"{letter}{number}" for number in range(1, len(names) + 1)] != []
+    checks = [re.search(r"check_\w+", call)[0] for call in re.findall(CHECK, text, re.MULTILINE)]
+    assert checks == [f"check_{name.lower()}" for name in names]
+    assert {getattr(exercises, check).__module__ for check in checks} == {module.__name__}
+    title = re.search(r"^# (.*)", text, re.MULTILINE)[1]
+    assert module.__doc__.startswith(f"{letter}, the exercises of {title}: ")
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_starter_needs_only_the_first_two_cells(path):
+    cells = [cell.source for cell in jupytext.read(path).cells if cell.cell_type == "code"]
+    starters = [source for source in cells if re.search(CHECK, source, re.MULTILINE)]
+    program = "\n".join([cells[1], *starters])  # The first cell installs d2lpar.
+    command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select", "F821", "-"]
+    checked = subprocess.run(command, input=program, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stdout
+
+
+def test_the_notebook_that_colab_opens_is_the_chapter_without_outputs(path):
+    source = jupytext.read(path)
+    paired = jupytext.read(path.with_suffix(".ipynb"))
+    assert [(c.cell_type, c.source) for c in paired.cells] == [
+        (c.cell_type, c.source) for c in source.cells
+    ], "they differ: run `make sync`"
+    assert all(not cell.get("outputs") for cell in paired.cells)
+
+
+def test_a_claim_is_a_sentence_that_stands_once(path):
+    notebook = jupytext.read(path)
+    markdown = "\n".join(c.source for c in notebook.cells if c.cell_type == "markdown")
+    prose = " ".join(markdown.split())
+    sentences = list(claims_of(path).values())
+    assert sentences
+    assert all(re.match(r"[A-Z`{]", sentence) and sentence[-1] == "." for sentence in sentences)
+    assert [sentence for sentence in sentences if sentence in prose] == []
+    assert "$" not in "".join(sentences)  # A cell's output shows math raw.
+
+
+def test_what_the_prose_says_of_the_h200_is_what_its_file_of_results_says():
+    of_h200 = results.load(recorded.FOLDER / "h200-16-cores.json")
+    (loop,) = (
+        made.numbers
+        for claims in of_h200.claims.values()
+        for made in claims
+        if made.key == "loop-mended"
+    )
+    sentence = (
+        f"learned from {loop['gain']:.1f} times as many examples, and was idle for "
+        f"{loop['after']:%} of the time instead of {loop['before']:%}."
+    )
+    assert sentence in " ".join((BOOK / "asynchronous-computation.md").read_text().split())
+
+
+@pytest.mark.parametrize("path", list(recorded.FOLDER.glob("*.json")), ids=lambda path: path.stem)
+def test_the_appendix_explains_each_score_above_1_that_a_machine_has_recorded(path):
+    page = (BOOK / "originals.md").read_text()
+    runs = [run for run in results.load(path).experiments if run.experiment in ("P4", "P6")]
+    assert runs
+    for run in runs:
+        score = overlap_score(*(run.rows[row] for row in ("first", "second", "at once")))
+        if score.median > 1 + SLACK:
+            low, high = score.interval
+            assert f"from {low:.2f} to {high:.2f}" in page
+            assert not score.broken
+
+
+def test_what_the_prose_says_of_the_h200_beyond_that_is_what_was_measured_there():
+    measured = json.loads((ROOT / "evidence" / "h200.json").read_text())
+    runs = {name: np.array(seconds) for name, seconds in measured["seconds"]["JAX"].items()}
+    middle = {name: np.median(seconds) for name, seconds in runs.items()}
+    scan = middle["a thousand increments, scan"]
+    unrolled = middle["a thousand increments, scan with unroll=50"]
+    calls = runs["a thousand increments, call by call"]
+    ratios = {name: np.median(seen) for name, seen in measured["ratios"].items()}
+    computing, copying = middle["fifty products"], middle["copying them to pinned memory"]
+    late, early = (
+        (computing + copying - middle[way]) / computing
+        for way in ("fifty products, then fifty copies", "each copy behind its product")
+    )
+    pageable, pinned = (
+        measured["bytes copied"] / middle[f"copying them to {memory} memory"] / 1e9
+        for memory in ("pageable", "pinned")
+    )
+    said = {
+        "asynchronous-computation": [
+            f"one call with a `scan` took {1e3 * scan:.0f} ms",
+            f"one kernel: {1e3 * unrolled:.1f} ms",
+            f"{1e3 * calls.min():.0f} to {1e3 * calls.max():.0f} µs",
+            "window, the training loop of the last figure, which copies a megabyte for each step, "
+            f"took {ratios['a training loop, window of three over no bound']:.1f} times as long",
+        ],
+        "in-your-own-code": [
+            "before and after both recipes: "
+            f"{ratios['the loop of In Your Own Code, before over after']:.2f} times as fast.",
+        ],
+        "automatic-parallelism": [
+            f"with a score of {late:.1f} on that H200",
+            f"right behind its product, of {early:.2f},",
+            f"{pageable:.1f} GB/s into pageable memory and {pinned:.0f} GB/s into pinned",
+        ],
+        "measuring-asynchronous-code": [
+            f"{pageable:.1f} GB/s into pageable memory and {pinned:.0f} GB/s into pinned",
+            f"{1e3 * calls.min():.0f} to {1e3 * calls.max():.0f} µs",
+        ],
+    }
+    for page, phrases in said.items():
+        text = " ".join((BOOK / f"{page}.md").read_text().split())
+        assert [phrase for phrase in phrases if phrase not in text] == []
+
+
+def test_a_reader_whose_machine_lacks_something_sees_no_hole_in_a_claim(path):
+    for key, sentence in claims_of(path).items():
+        made = Claim(sentence, needs="a GPU", key=key)
+        not_yet = made.text == "Not yet measured: this needs a GPU."
+        assert not_yet == ("Not yet measured" in made._repr_mimebundle_()["text/html"])
+        # Either each place of the sentence has a number, or the sentence is not shown.
+        parts = string.Formatter().parse(sentence)
+        numbered = "".join(
+            re.escape(text) + (r"-?\d.*" if name else "") for text, name, *_ in parts
+        )
+        assert not_yet or re.fullmatch(numbered, made.text)
+
+
+def test_a_cell_that_the_page_shows_is_short_and_no_claim(path):
+    folded = {"remove-input", "remove-cell", "hide-input"}
+    for cell in read(path).cells:
+        if not folded & set(cell.metadata.get("tags", [])):
+            lines = [line for line in cell.source.splitlines() if line]
+            assert not [line for line in lines if line.startswith("claim(") or len(line) > 78]
+            # A training step written by hand is the subject of its section.
+            assert len(lines) <= 25 or re.search("train_step|step_by_hand", cell.source)
+
+
+def test_a_fold_has_a_title_and_no_fold_beside_it(path):
+    cells = jupytext.read(path).cells
+    folded = ["hide-input" in cell.metadata.get("tags", []) for cell in cells]
+    assert not any(map(all, pairwise(folded)))
+    for cell in compress(cells, folded):
+        titles = cell.metadata.get("mystnb", {})
+        for title in ("code_prompt_show", "code_prompt_hide"):
+            assert re.match(r"Code: \w+ \w+", titles.get(title, "")), cell.source
+
+
+@pytest.mark.parametrize("path", sorted(BOOK.rglob("*.md")), ids=lambda p: str(p.relative_to(BOOK)))
+def test_no_line_of_prose_is_taken_for_a_comment_or_for_the_item_of_a_list(path):
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    assert (
+        re.findall(r"^\s*(?:%|\+ ).*", text, re.MULTILINE) == []
+    )  # A broken formula has such lines.
+
+
+def test_a_notebook_page_holds_no_directive_or_role_that_colab_shows_raw(path):
+    for cell in jupytext.read(path).cells:
+        if cell.cell_type == "markdown":
+            assert not re.search(r"^(```|:::)\{|\{[a-z:]+\}`", cell.source, re.MULTILINE)
+
+
+def test_the_repository_has_one_address():
+    project = (ROOT / "pyproject.toml").read_text()
+    (address,) = re.findall(r'^Repository = "(.*)"', project, re.MULTILINE)
+    files = subprocess.check_output(["git", "ls-files", "-z"], cwd=ROOT, text=True).split("\0")
+    texts = [
+        (ROOT / f).read_text(encoding="utf-8")
+        for f in files
+        if f and not f.endswith((".png", ".woff2")) and (ROOT / f).exists()
+    ]
+    written = {url for text in texts for url in re.findall(r"https://[\w.]+/[\w-]+/d2lpar\b", text)}
+    assert written == {address}
+
+
+SILLY = {
+    "a duration shorter than light takes through a finger": r"\b0\.0\d* ns",
+    "an interval of one value": r"interval ([\d.]+)(?: [nµm]?s)? to \1(?![.\d])",
+    "two bounds that are equal": r"claimed: ([\d.]+)(?: [nµm]?s)? to \1(?![.\d])",
+    "the numbers of an array": r"Array\(\[[^\]]*\.\.\.",
+}
+
+
+def test_the_page_shows_each_claim_with_a_verdict_and_none_fails(page, path):
+    shown = re.findall(
+        r'class="d2lpar-claim" data-verdict="(\w+)"(.*?)</(?:p|summary)>', page, re.DOTALL
+    )
+    assert len(shown) == len(claims_of(path))
+    assert [claim for _, claim in shown if "…" in claim] == []  # A number is missing.
+    verdicts = [verdict for verdict, _ in shown]
+    assert "fails" not in verdicts
+    tested = len(verdicts) - verdicts.count("untestable")
+    assert verdicts.count("holds") > tested / 2
+    words = re.sub(r"<[^>]+>", " ", page).replace("\u00a0", " ")
+    matches = {name: re.search(pattern, words) for name, pattern in SILLY.items()}
+    assert {name: match[0] for name, match in matches.items() if match} == {}
+
+
+@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if "first-screen" in p.read_text()])
+def test_the_picture_of_a_chapter_stands_before_its_code_and_again_where_that_is_shown(
+    html, page, path
+):
+    article = page[page.index("<h1") :]
+    above = article[: article.index('class="cell ')]
+    (picture,) = set(re.findall(r"_images/[^\"]+", above))
+    run = html.parent / "jupyter_execute" / path.relative_to(ROOT).with_suffix(".ipynb")
+    tagged = [c for c in jupytext.read(run).cells if "first-screen" in c.metadata.get("tags", [])]
+    shown = any("remove-input" not in cell.metadata["tags"] for cell in tagged)
+    assert (article.count(picture) > above.count(picture)) == shown
+    outputs = results.outputs_of({"cells": tagged}, claims.MIME_TYPE)
+    sentences = [Claim.from_dict(data).text for data in outputs]
+    words = " ".join(unescape(re.sub(r"<[^>]+>", "", above)).split())
+    assert sentences
+    assert [sentence for sentence in sentences if sentence not in words] == []
+
+
+def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(page, path):
+    alts, source = alts_of(page), path.read_text(encoding="utf-8")
+    drawn = re.findall(r"^ +figure:", source, re.MULTILINE)
+    # Colab would show a directive raw, so the caption of a picture is a paragraph in italics.
+    pictures = re.findall(r"^!\[.+\)$", source, re.MULTILINE)
+    assert len(re.findall(r"^!\[.+\)\n\n\*[^*]", source, re.MULTILINE)) == len(pictures)
+    assert len(alts) == len(drawn) + len(pictures)
+    assert [alt for alt in alts if len(alt.split()) < 5] == []
+    assert page.count("<figcaption") == len(drawn)
+
+
+def test_a_formula_stays_on_one_line_with_the_punctuation_behind_it(page):
+    in_one = re.findall(r'"sd-text-nowrap"><math(?:(?!</math>).)*</math>[.,;:?!)]+</span>', page)
+    assert len(re.findall(r"</math>[.,;:?!)]", page)) == len(in_one)
+
+
+def test_the_colab_link_of_the_page_names_a_notebook_of_the_repository(page, path):
+    colab = r'colab\.research\.google\.com/github/d2lpar/d2lpar/blob/main/([^"]+)'
+    (link,) = set(re.findall(colab, page))
+    assert link == str(path.with_suffix(".ipynb").relative_to(ROOT))
+    assert (ROOT / link).exists()
+
+
+def test_the_first_page_explains_every_badge(html):
+    page = (html / "book" / "index.html").read_text()
+    _, _, table = page.partition("What the verdicts mean")
+    for words in (*claims.VERDICTS.values(), "holds on \N{HORIZONTAL ELLIPSIS}"):
+        assert f">{words}</span>" in table
+
+
+def test_the_page_with_the_evidence_has_a_row_for_every_claim_and_none_fails_in_this_build(html):
+    page = (html / "book" / "evidence.html").read_text()
+    claims = [key for path in NOTEBOOKS for key in claims_of(path)]
+    assert f"Claims: {len(claims)} (" in page
+    assert "…" not in page  # A number is missing.
+    tables = re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL)
+    assert len(tables) == len(NOTEBOOKS)
+    rows = [re.findall(r"<td>.*?</td>", row, re.DOTALL) for t in tables for row in t.split("<tr")]
+    rows = [cells for cells in rows if cells]
+    assert [re.search('#claim-([^"]+)', title)[1] for title, *_ in rows] == claims
+    assert [cells[0] for cells in rows if "fails" in cells[1]] == []
+    causes = next(table for table in tables_of(page) if ">What is taken away<" in table)
+    assert causes.count("<tr") == 1 + len(NOTEBOOKS) + len(claims)  # Each page has a title.
+
+
+def test_the_appendix_sets_editions_and_this_build_side_by_side(html):
+    page = (html / "book" / "originals.html").read_text()
+    assert "…" not in page  # A number is missing.
+    summary, *tables = tables_of(page)
+    findings = [(e, claimed) for e in EXPERIMENTS.values() for claimed in e.findings]
+    assert summary.count("<tr") == 1 + len(findings)
+    for (experiment, claimed), table in zip(findings, tables, strict=True):
+        assert claimed in summary
+        assert ">this build" in table
+        assert all(f">{edition}<" in table for edition in experiment.printed)
+    for name in EXPERIMENTS:
+        assert f'id="fig-originals-{name.lower()}"' in page
+    # On a busy machine, this build may be broken as well; its column is behind the editions.
+    editions = tables[-1].split(">this build")[0]
+    assert re.findall(r">broken<.*?<p>([\d.]+)<", editions, re.DOTALL) == ["1.08"]
+    assert all(len(alt.split()) > 4 for alt in alts_of(page))
+
+
+@pytest.mark.parametrize("path", [*CHAPTERS, *SOLUTIONS], ids=lambda p: str(p.relative_to(BOOK)))
+def test_each_starter_still_has_to_be_changed_and_each_solution_is_accepted(html, page, path):
+    run = html.parent / "jupyter_execute" / path.relative_to(ROOT).with_suffix(".ipynb")
+    outputs = [o.get("data", {}) for c in jupytext.read(run).cells for o in c.get("outputs", [])]
+    reports = [data[exercises.MIME_TYPE] for data in outputs if exercises.MIME_TYPE in data]
+    expected = "accepted" if path in SOLUTIONS else "not yet"
+    letter = (CHAPTERS | SOLUTIONS)[path]
+    assert {report["verdict"] for report in reports} == {expected}
+    names = sorted({report["exercise"] for report in reports})
+    assert names == EXERCISES[letter]
+    assert not [report for report in reports if "Your function raised" in report["saw"]]
+    shown = re.findall(r'class="d2lpar-exercise" data-verdict="([^"]+)"', page)
+    assert shown == [report["verdict"] for report in reports]
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_each_exercise_leads_to_its_solution_and_back(html, page, path):
+    chapter, span = f"{path.stem}.html", "(?:<span[^>]*>)?"
+    solutions = (html / "book" / "solutions" / chapter).read_text()
+    there = re.findall(rf'href="solutions/{chapter}#(\w+)[^"]*">{span}Solution of (\w+)<', page)
+    back = re.findall(rf'href="\.\./{chapter}#(\w+)[^"]*">{span}Exercise (\w+)<', solutions)
+    assert there == back == [(name.lower(), name) for name in EXERCISES[CHAPTERS[path]]]
+
+
+def tables_of(page):
+    return re.findall(r"<table.*?</table>", page, re.DOTALL)
+
+
+def alts_of(page):
+    """Return the alternative text of each image of a page; an image may be shown twice."""
+    images = re.findall(r"<img [^>]*_images/[^>]*>", page)
+    alts = {re.search('src="(.*?)"', i)[1]: re.search('alt="(.*?)"', i)[1] for i in images}
+    return list(alts.values())
+
+
+def test_each_field_of_the_report_of_watch_is_explained():
+    page = (BOOK / "use-it.md").read_text()
+    found = Finding("value", Place("a.py", 1, ""), "", "")
+    report = json.loads(Watched(findings=[found]).to_json())
+    fields = {*report, *report["findings"][0], *report["findings"][0]["place"]}
+    assert [field for field in fields if f"`{field}`" not in page] == []
+    assert [kind for kind in KINDS if f"`{kind}`" not in page] == []
+
+
+def test_the_advice_of_watch_leads_to_a_heading_of_the_book(html):
+    for _, advice, link in KINDS.values():
+        page, _, anchor = link.removeprefix("https://d2lpar.github.io/d2lpar/").partition("#")
+        assert advice.endswith(".")
+        assert (f'id="{anchor}"' if anchor else "<h1") in (html / page).read_text(), link
