@@ -1,7 +1,8 @@
-"""What the Sphinx extension of the book puts into its pages."""
+"""The Sphinx role `measured`, which prints a number of a claim."""
 
 import importlib
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 from run_notebook import ROOT
@@ -12,7 +13,7 @@ from d2lpar.book.claims import Claim
 
 @pytest.fixture
 def measured(monkeypatch):
-    """The role for a number of a claim, in a build with two claims, and what it has warned of."""
+    """A function that returns the text of the role, and how many warnings it has logged."""
     monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
     runs, tables = map(importlib.import_module, ("d2lpar_runs", "d2lpar_tables"))
     gain = exact("gain", 2.34)
@@ -22,29 +23,26 @@ def measured(monkeypatch):
     )
     build = SimpleNamespace(claims={"book/one": claims})
     monkeypatch.setattr(runs, "this_build", lambda app: build)
-    warnings = []
-
-    def warn(*words, **_):
-        warnings.append(words)
-
+    warn = Mock()
     monkeypatch.setattr(tables, "logger", SimpleNamespace(warning=warn))
 
     def measured(argument):
-        made = tables.measured(None, "book/index", argument)
-        return "".join(node.astext() for node in made), len(warnings)
+        nodes = tables.measured(None, "book/index", argument)
+        return "".join(node.astext() for node in nodes), warn.call_count
 
     return measured
 
 
-def test_a_page_says_a_number_of_a_claim_as_this_build_has_measured_it(measured):
-    assert measured("mended gain:.1f") == ("2.3", 0)
-    assert measured("mended gain:%") == ("230\u00a0%", 0)
-
-
-def test_a_number_that_this_machine_cannot_measure_is_left_open(measured):
-    assert measured("gpu gain") == ("…", 0)
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [("mended gain:.1f", "2.3"), ("mended gain:%", "230\u00a0%"), ("gpu gain", "…")],
+)
+def test_a_page_prints_a_number_of_a_claim_or_a_gap_where_this_machine_has_none(
+    measured, argument, text
+):
+    assert measured(argument) == (text, 0)
 
 
 @pytest.mark.parametrize("argument", ["mended loss", "gone gain", "mended"])
-def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
+def test_a_number_that_does_not_exist_stops_a_strict_build(measured, argument):
     assert measured(argument) == ("", 1)
