@@ -215,22 +215,18 @@ def test_the_manifest_has_what_jax_and_kubernetes_look_for():
     assert spec["completions"] == spec["parallelism"] == 2 <= spec["backoffLimit"]
     assert pods["subdomain"] == service["metadata"]["name"]
     assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
-    assert str(service["spec"]["clusterIP"]) == "None"
     assert pods["serviceAccountName"] == account["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == [account["metadata"]["name"]]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     allowed = {name: rule["verbs"] for rule in role["rules"] for name in rule["resources"]}
     assert allowed == {"pods": ["list"], "services": ["list"], "jobs": ["get"]}
     (container,) = pods["containers"]
-    assert container["command"][:3] == ["python", "/train.py", "/checkpoints"]
     mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounted.keys() == {volume["name"] for volume in pods["volumes"]}
-    assert mounted["checkpoints"] == "/checkpoints"
+    assert container["command"][:3] == ["python", "/train.py", mounted["checkpoints"]]
     # Kubernetes refuses a podFailurePolicy with any other restartPolicy.
     assert pods["restartPolicy"] == "Never"
-    rules = spec["podFailurePolicy"]["rules"]
-    assert [rule["action"] for rule in rules] == ["Ignore", "Ignore"]
-    assert rules[1]["onExitCodes"]["values"] == [200]
+    assert spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"] == [200]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,13 @@
 """The chapters as Colab runs them: alone in a folder, in an environment without d2lpar.
 
-The environment has Colab's JAX and, where it is installed, Colab's Python. The notebooks run few
-rounds, next to other tests, so no claim is tested here: the build of the book and `make evidence`
-test them. `make matrix` runs the solutions with this JAX each week.
+The environment has Colab's JAX, and in one of the jobs of CI also Colab's Python. The notebooks run
+few rounds, next to other tests, so no claim is tested here: the build of the book and
+`make evidence` test them. `make matrix` runs the solutions with this JAX each week.
 """
 
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,33 +21,20 @@ from d2lpar.book import claims, exercises, explore
 
 NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks() if path.parent.name == "book"]
 IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
-PYTHON = "3.13"  # The version of Colab, like this JAX.
 PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
 FIRST_CELL = 1  # The index of the first cell of code in each notebook.
 ADDRESS = "https://github.com/d2lpar/d2lpar"
 
 
-def commit_tree(path):
-    """Make a repository whose branch `main` has the files of this tree."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
-        if name and (ROOT / name).is_file():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, path / name)
-    for command in (
-        ["init", "--quiet", "--initial-branch=main"],
-        ["add", "--all"],
-        ["-c", "user.name=d2lpar", "-c", "user.email=", "commit", "--quiet", "--message=tree"],
-    ):
-        subprocess.run(["git", *command], cwd=path, check=True)
-
-
-def interpreter_of_colab():
-    """Return Colab's Python, or this one where Colab's is not installed."""
-    # Run the program: pyenv has a shim for each version that was ever installed.
-    found = shutil.which(f"python{PYTHON}")
-    works = found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0
-    return PYTHON if works else sys.executable
+def commit_tree(repository):
+    """Make a bare repository whose branch `main` has the files of this tree."""
+    subprocess.run(
+        ["git", "init", "--quiet", "--bare", "--initial-branch=main", repository], check=True
+    )
+    git = ["git", f"--git-dir={repository}", f"--work-tree={ROOT}"]
+    subprocess.run([*git, "add", "--all"], cwd=ROOT, check=True)
+    author = ["-c", "user.name=d2lpar", "-c", "user.email="]
+    subprocess.run([*git, *author, "commit", "--quiet", "--message=tree"], cwd=ROOT, check=True)
 
 
 class Colab(NamedTuple):
@@ -93,7 +79,7 @@ class Colab(NamedTuple):
         self.folder.mkdir()
         commit_tree(self.folder / "checkout")
         venv = self.python.parent.parent
-        self.run("uv", "venv", "--quiet", "--seed", "--python", interpreter_of_colab(), venv)
+        self.run("uv", "venv", "--quiet", "--seed", "--python", sys.executable, venv)
         install = "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", self.python
         self.run(*install, *PREINSTALLED)
         kernel = self.folder / "kernels" / "colab"
