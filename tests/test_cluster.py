@@ -22,9 +22,6 @@ SCRIPT = str(CLUSTER / "train.py")
 SLURM = ["sh", str(CLUSTER / "one-node-slurm")]
 # By default, mpirun refuses to run as root, or more processes than cores.
 MPIRUN = ["mpirun", "--allow-run-as-root", "--oversubscribe"]
-has_mpirun = pytest.mark.skipif(
-    not shutil.which("mpirun"), reason="no Open MPI: apt-get install openmpi-bin"
-)
 RUN = [sys.executable, "-m", "d2lpar", "run", "--timeout", "100"]
 # Far more steps than a test has time for: training lasts until a signal.
 WITHOUT_END = ["--steps", "1000000", "--save-every", "30"]
@@ -133,7 +130,7 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     assert losses(once_more) == {}  # Nothing is left to do.
 
 
-@has_mpirun
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no Open MPI: apt-get install openmpi-bin")
 def test_mpirun_starts_it(alone, tmp_path):
     output = train([*MPIRUN, "-n", "4", sys.executable], tmp_path)
     assert "0/4 {'data': 2, 'model': 2}" in output
@@ -189,20 +186,6 @@ def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
     folder = tmp_path / "checkpoints"
     saved = last_checkpoint(folder)
     assert f"from step {saved} on" in train(srun, folder, "--steps", str(saved + 1), **slurm)
-
-
-@has_mpirun
-def test_watch_writes_a_report_for_each_process_and_merge_compares_them(slurm, tmp_path):
-    for launcher in (MPIRUN, ["srun"]):
-        report = tmp_path / launcher[0] / "report.json"
-        report.parent.mkdir()
-        watch = (sys.executable, "-m", "d2lpar", "watch", "--json", str(report))
-        output = train([*launcher, "-n", "2", *watch], tmp_path / launcher[0] / "saved", **slurm)
-        assert "0/2 step 20, loss" in output
-        files = [report.with_name(f"report.{rank}.json") for rank in range(2)]
-        merge = [sys.executable, "-m", "d2lpar", "merge", *files]
-        merged = subprocess.run(merge, capture_output=True, text=True, check=True).stderr
-        assert re.search(r"--- Process 0(.*\n)*.*--- Process 1", merged)
 
 
 def test_the_manifest_has_what_jax_and_kubernetes_look_for():
