@@ -44,7 +44,7 @@ def main():
 
 
 def new_stamp():
-    """Return the stamp of a book built now: whatever its text and its measurements depend on."""
+    """Return the stamp of a book built now: all that its text and its measurements depend on."""
     machine = subprocess.run([sys.executable, "-c", MACHINE], capture_output=True, text=True)
     if machine.returncode:
         sys.exit(f"JAX does not start.\n{(machine.stderr.splitlines() or [''])[-1]}")

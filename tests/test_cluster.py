@@ -188,28 +188,22 @@ def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
     assert f"from step {saved} on" in train(srun, folder, "--steps", str(saved + 1), **slurm)
 
 
-def test_the_manifest_has_what_jax_and_kubernetes_look_for():
-    # jax/_src/clusters/k8s_cluster.py reads these fields. Nobody has run the manifest.
+def test_the_manifest_fits_the_script_and_says_that_it_has_not_run():
     text = (CLUSTER / "job.yaml").read_text()
     assert "it has not run on a cluster" in text
-    service, account, role, binding, job = yaml.safe_load_all(text)
+    service, account, _, _, job = yaml.safe_load_all(text)
     spec, pods = job["spec"], job["spec"]["template"]["spec"]
-    assert spec["completionMode"] == "Indexed"
-    assert spec["completions"] == spec["parallelism"] == 2 <= spec["backoffLimit"]
+    # jax/_src/clusters/k8s_cluster.py reads these fields.
+    assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
     assert pods["subdomain"] == service["metadata"]["name"]
-    assert service["spec"]["selector"] == {"job-name": job["metadata"]["name"]}
     assert pods["serviceAccountName"] == account["metadata"]["name"]
-    assert [subject["name"] for subject in binding["subjects"]] == [account["metadata"]["name"]]
-    assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    allowed = {name: rule["verbs"] for rule in role["rules"] for name in rule["resources"]}
-    assert allowed == {"pods": ["list"], "services": ["list"], "jobs": ["get"]}
     (container,) = pods["containers"]
-    mounted = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert mounted.keys() == {volume["name"] for volume in pods["volumes"]}
-    assert container["command"][:3] == ["python", "/train.py", mounted["checkpoints"]]
+    folders = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert container["command"][2] in folders
     # Kubernetes refuses a podFailurePolicy with any other restartPolicy.
     assert pods["restartPolicy"] == "Never"
-    assert spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"] == [200]
+    (saved,) = spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
+    assert f"SAVED = {saved} " in (CLUSTER / "train.py").read_text()
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ import d2lpar
 from d2lpar.__main__ import main
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def read(name):
@@ -31,18 +30,6 @@ def test_the_citation_and_the_changelog_agree_with_the_project():
     assert citation["title"] == yaml.safe_load(read("_config.yml"))["title"]
     assert citation["title"].replace("JAX", "{JAX}") in read("book/index.md")
     assert citation["repository-code"] == PROJECT["urls"]["Repository"]
-
-
-@pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.name)
-def test_a_workflow_runs_nothing_but_targets_of_the_makefile(path):
-    jobs = yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"].values()
-    commands = [step["run"] for job in jobs for step in job["steps"] if "run" in step]
-    assert commands
-    targets = re.findall(r"^(\w+):", read("Makefile"), re.MULTILINE)
-    for command in commands:
-        make, target, *variables = re.sub(r"\$\{\{.*?\}\}", "...", command).split()
-        assert (make, target in targets) == ("make", True)
-        assert all(re.match(r"[A-Z]+=", variable) for variable in variables)
 
 
 def commands_of(program):
@@ -79,12 +66,6 @@ def test_every_command_of_d2lpar_that_a_page_names_is_understood(
         main()
     said = f"{capsys.readouterr().err}{stopped.value}"
     assert "there is no script " in said or "No such file" in said
-
-
-def test_every_supported_python_is_in_the_weekly_workflow():
-    weekly = read(".github/workflows/weekly.yml")
-    supported = re.findall(r"Python :: (3\.\d+)", " ".join(PROJECT["classifiers"]))
-    assert re.findall(r"^ +(3\.\d+)$", weekly, re.MULTILINE) == supported
 
 
 @pytest.mark.parametrize("package", [jax, d2lpar], ids=lambda package: package.__name__)

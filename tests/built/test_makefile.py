@@ -172,19 +172,16 @@ except ZeroDivisionError as error:
     ("cell", "prose", "reason"),
     [
         (FALSE_CLAIM, "", "page.md\nAssertionError: Claim: It is so.\n\n  does not hold here"),
-        ("import time; time.sleep(60)", "", "page.md\nA cell timed out .*, after 5 seconds."),
         ("", "```{odd}\n```", "page.md:13: WARNING: Unknown directive type: 'odd'"),
     ],
-    ids=["a claim that fails", "a cell that hangs", "a warning"],
+    ids=["a claim that fails", "a warning"],
 )
 def test_a_build_that_fails_ends_with_its_reason_and_leaves_the_last_book(
     tree, cell, prose, reason
 ):
     tree.run(*BUILD)
     shutil.rmtree(tree.path / "lib/jupyter_book")  # From here on, the real one.
-    tree.write(
-        "_config.yml", "execute: {execute_notebooks: force, raise_on_error: true, timeout: 5}"
-    )
+    tree.write("_config.yml", "execute: {execute_notebooks: force, raise_on_error: true}")
     tree.write("_toc.yml", "format: jb-book\nroot: book/page")
     write_page(tree.path / "book/page.md", cell, prose=prose)
     *_, end = tree.run(*BUILD)[1].partition("\nThe book could not be built.\n")

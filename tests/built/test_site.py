@@ -142,26 +142,21 @@ def test_axe_finds_no_fault_in_what_the_book_adds(tab, page):
 
 
 @in_a_browser
-def test_a_page_fits_every_screen_and_is_light_and_asks_no_other_host_and_has_no_error(tab, page):
+def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(tab, page):
     for width in (390, 768, 1280, 390):
         tab.set_viewport_size({"width": width, "height": 900})
         beyond = tab.evaluate("document.documentElement.scrollWidth - innerWidth")
         assert (width, beyond <= 0) == (width, True)
+    cut = """all => all
+        .filter(of => of.scrollWidth > (of.matches("pre") ? of : of.parentElement).clientWidth + 1)
+        .map(of => of.innerText.slice(0, 100))"""
+    for width, parts in ((1280, "article :is(pre, table)"), (390, "article table")):
+        show(tab, width, "dark", unfolded=True)
+        assert tab.locator(parts).evaluate_all(cut) == []
     assert tab.wrong == []
     nbytes = sum(len(response.body()) for response in tab.responses if response.ok)
     # Uncompressed; a server sends a quarter of it.
     assert nbytes < (3e6 if page in EXPLORABLES else 1.65e6)
-
-
-@in_a_browser
-def test_no_table_is_cut_off_nor_code_on_a_desk(tab):
-    cut = """all => all
-        .filter(of => of.scrollWidth > (of.matches("pre") ? of : of.parentElement).clientWidth + 1)
-        .map(of => of.innerText.slice(0, 100))"""
-    show(tab, 1280, "light", unfolded=True)
-    assert tab.locator("article :is(pre, table)").evaluate_all(cut) == []
-    show(tab, 390, "dark", unfolded=True)
-    assert tab.locator("article table").evaluate_all(cut) == []
 
 
 def texts_of(html):
@@ -181,6 +176,8 @@ def test_every_link_within_the_book_leads_to_a_page_and_a_place_on_it(html):
     for page, text in texts.items():
         for link in set(re.findall(r'\bhref="(?!\w+:)([^"]+)"', text)):
             path, _, anchor = link.partition("#")
+            # A server shows the page 404 at any depth.
+            assert page.stem != "404" or path.startswith("/d2lpar/") or not path
             folder = html if path.startswith("/d2lpar/") else page.parent
             path = path.removeprefix("/d2lpar/").partition("?")[0]
             target = (folder / path if path else page).resolve()
@@ -207,7 +204,7 @@ def test_only_a_page_with_a_formula_loads_the_font_and_there_a_subscript_stands_
 
 
 @in_a_browser
-def test_the_search_finds_a_word(visit):
+def test_the_search_finds_a_word_and_of_a_public_name_first_its_entry(visit):
     with visit("book/index.html") as tab:
         tab.keyboard.press("Control+k")
         tab.keyboard.type("sentinel")
@@ -215,14 +212,9 @@ def test_the_search_finds_a_word(visit):
         tab.wait_for_url("**/search.html?q=sentinel*")
         tab.locator("#search-results li a", has_text="Asynchronous Computation").first.wait_for()
         assert tab.wrong == []
-
-
-@in_a_browser
-@pytest.mark.parametrize("name", ["watch", "compare", "InFlight"])
-def test_a_search_for_a_public_name_finds_its_entry_first(visit, name):
-    with visit(f"search.html?q={name}") as tab:
+    with visit("search.html?q=watch") as tab:
         first = tab.locator("#search-results li a").first
-        assert first.get_attribute("href").endswith(f"#d2lpar.{name}")
+        assert first.get_attribute("href").endswith("#d2lpar.watch")
 
 
 @in_a_browser
@@ -266,7 +258,7 @@ def test_every_page_has_a_title_and_a_description_of_its_own(html):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_can_be_edited_and_a_notebook_downloaded_as_colab_opens_it(html, page):
+def test_a_page_can_be_edited_and_a_notebook_downloaded_or_opened_in_colab(html, page):
     text = (html / f"{page}.html").read_text(encoding="utf-8")
     (source,) = set(re.findall(r'href="[^"]+/edit/main/([^"]+)"', text))
     assert (ROOT / source).is_file()
@@ -274,12 +266,7 @@ def test_a_page_can_be_edited_and_a_notebook_downloaded_as_colab_opens_it(html, 
         (link,) = set(re.findall(r'href="((?!\w+:)[^"]+\.ipynb)"', text))
         downloaded = (html / page).parent / link
         assert downloaded.read_bytes() == (ROOT / f"{page}.ipynb").read_bytes()
-
-
-def test_the_page_for_status_404_has_links_that_work_from_any_depth(html):
-    links = re.findall(r'href="([^"]+)"', (html / "404.html").read_text(encoding="utf-8"))
-    assert "/d2lpar/book/index.html" in links
-    assert [link for link in links if not re.match(r"/d2lpar/|https?:|#|mailto:", link)] == []
+        assert f'research.google.com/github/d2lpar/d2lpar/blob/main/{page}.ipynb"' in text
 
 
 def test_a_word_of_the_glossary_is_linked_once_on_a_page_and_all_somewhere(html):
