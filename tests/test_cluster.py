@@ -147,8 +147,7 @@ def test_it_runs_over_two_gpus(alone, tmp_path):
 def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
     alone, slurm, tmp_path
 ):
-    srun = ["srun", "-n", "4", sys.executable]
-    started = train(srun, tmp_path / "srun", **slurm)
+    started = train(["srun", "-n", "4", sys.executable], tmp_path / "srun", **slurm)
     assert "0/4 {'data': 2, 'model': 2}" in started
     assert losses(started) == alone
 
@@ -181,11 +180,6 @@ def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
     wait_for("PENDING", state)
     assert "saved after SIGTERM" in output()
     assert "Restarts=1 " in do("scontrol", "show", "job", job)
-    do("scancel", job)  # Slurm would delay the next start by two minutes or more.
-    wait_for("CANCELLED", state)
-    folder = tmp_path / "checkpoints"
-    saved = last_checkpoint(folder)
-    assert f"from step {saved} on" in train(srun, folder, "--steps", str(saved + 1), **slurm)
 
 
 def test_the_manifest_fits_the_script_and_says_that_it_has_not_run():
