@@ -94,10 +94,7 @@ BAD = {
     "Timer": (lambda: d2lpar.Timer().avg(), "stop.* first"),
     "Quantity, empty": (lambda: d2lpar.Quantity("x", ()), "sample"),
     "watch": (lambda: enter(d2lpar.watch(0)), "positive number of seconds"),
-    "computation_graph": (
-        lambda: d2lpar.computation_graph(3),
-        r"computation_graph\(f, x\), not its",
-    ),
+    "computation_graph": (lambda: d2lpar.computation_graph(3), r"computation_graph\(f, x\)"),
     "width": (lambda: d2lpar.width(3), "graph"),
     "critical_path": (lambda: d2lpar.critical_path({}), "graph"),
     "plot_timelines": (lambda: d2lpar.plot_timelines({}), "timeline"),

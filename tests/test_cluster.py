@@ -29,7 +29,7 @@ CPU = {"JAX_PLATFORMS": "cpu"}
 
 
 def train(launcher, folder, *options, **environment):
-    """Run the script to its end, and return its output."""
+    """Run the script, and return its output."""
     done = subprocess.run(
         [*launcher, SCRIPT, folder, *options],
         env=os.environ | CPU | environment,
