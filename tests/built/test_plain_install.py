@@ -20,6 +20,7 @@ NEEDED = {
     "plot_graph({})": ("networkx", "plot"),
     "width({})": ("networkx", "plot"),
     "use_style()": ("matplotlib", "plot"),
+    "import d2lpar.book": ("altair", "book"),
     "Workers(1).run(abs, 1)": ("cloudpickle", "processes"),
 }
 
@@ -77,6 +78,22 @@ pydoc.help(d2lpar)
     public, *others = [set(re.findall(r"\w+", t)) for t in python(program).split("\n", 4)]
     assert len(public) > 50
     assert [public - names for names in others] == [set()] * 4
+
+
+def test_without_the_extras_the_package_measures_records_and_watches(python):
+    program = """
+import d2lpar, jax.numpy as jnp
+
+x = jnp.ones((100, 100))
+assert len(d2lpar.measure(jnp.dot, x, x, repeats=6).total.samples) == 6
+times = d2lpar.compare({"a": lambda: x + 1, "b": lambda: x @ x}, repeats=6)
+assert "interval" in repr(times.ratio("a", "b"))
+with d2lpar.watch() as found, d2lpar.PeakMemory(), d2lpar.InFlight(2):
+    float(x.sum())
+_, timeline = d2lpar.record_trace(lambda: x @ x)
+print(len(timeline.rows) > 0, found.seconds > 0)
+"""
+    assert python(program) == "True True\n"
 
 
 @pytest.mark.parametrize("call", NEEDED)
