@@ -51,22 +51,22 @@ WRONG[check_y1] = {
     ),
     "a barrier": (
         lambda multiply, matrices: [jax.block_until_ready(multiply(matrix)) for matrix in matrices],
-        "asked for when the one before it was done",
+        "dispatched when the one before it was done",
     ),
     "the last forgotten": (
         lambda multiply, matrices: on_a_pool(multiply, matrices[:-1]),
-        "list of 5, where a result for each matrix was expected, a list of 6",
+        "returned a list of 5; the exercise asks for a list of 6: a result for each matrix",
     ),
     "without it": (
         lambda multiply, matrices: [matrix @ matrix for matrix in matrices],
-        r"multiply\(\) was never called: your function came by .*\n.*for each matrix",
+        r"multiply\(\) was never called: your function got .*\n.*for each matrix",
     ),
     "another order": (
         lambda multiply, matrices: on_a_pool(multiply, matrices)[::-1],
         "Item 0 of what your function returned is wrong",
     ),
     "fails later": (failing_later, "raised .*CpuCallback error"),
-    "another device": (everywhere_else, "ran on CPU 1, but all are to run on CPU 0"),
+    "another device": (everywhere_else, "of matrix 0 ran on CPU 1, but has to run on CPU 0"),
 }
 
 
@@ -111,11 +111,11 @@ WRONG[check_y2] = {
     "the operator": (lambda operator: operator, "Your function raised"),
     "its result": (
         lambda operator: operator(jnp.ones((16, 16))),
-        r"my_many\(operator\) returned ArrayImpl, not a function",
+        r"my_many\(operator\) returned an ArrayImpl, not a function",
     ),
     "transposed": (
         lambda operator: jax.vmap(lambda x: operator(x.T)),
-        "What the function that my_many has made returned is wrong",
+        "What the function that my_many made returned is wrong",
     ),
     "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
     "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
@@ -161,17 +161,17 @@ def pair_by_pair(make, send, n):
 
 RIGHT[check_y3] = {"send at once": send_at_once, "make all, then send": make_all_and_send}
 WRONG[check_y3] = {
-    "each array": (make_and_wait_for_each, "asked for while the other .*: the devices take turns"),
+    "each array": (make_and_wait_for_each, "dispatched while the other .*: the devices take turns"),
     "all arrays": (
         make_and_wait_for_all,
         "Both devices compute at the same time, but 0 of 12 copies",
     ),
     "each pair": (
         pair_by_pair,
-        "0 of 10 later arrays were asked for while their own device was still busy",
+        "0 of 10 later arrays were dispatched while their own device was still busy",
     ),
-    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 lie on"),
-    "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned list, not two lists"),
+    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 are on"),
+    "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned a list, not two lists"),
     "the last forgotten": (
         lambda make, send, n: send_at_once(make, send, n - 1),
         r"make\(0, i\) was called 5 times; it takes 6 calls",
@@ -186,7 +186,7 @@ WRONG[check_y3] = {
     ),
     "nothing sent": (
         lambda make, send, n: send_at_once(make, lambda array: array, n),
-        r"send\(\) was never called: nothing was copied.\n.*get to the other\?",
+        r"send\(\) was never called: nothing was copied.\n.*to the other\?",
     ),
     "arguments swapped": (
         lambda make, send, n: [[send(make(i, d)) for i in range(n)] for d in (0, 1)],
@@ -194,7 +194,7 @@ WRONG[check_y3] = {
     ),
     "a list sent": (
         lambda make, send, n: [send([make(d, i) for i in range(n)]) for d in (0, 1)],
-        r"send\(\) was given list, not an array of JAX",
+        r"send\(\) was given a list, not a JAX array",
     ),
     "the wrong device's": (
         lambda *args: send_at_once(*args)[::-1],
@@ -210,7 +210,7 @@ def test_a_copy_beside_one_device_that_computes_is_not_beside_both():
         made[1] += [make(1, i) for i in range(n // 2, n)]
         return [[send(array) for array in arrays] for arrays in made]
 
-    phrase = "of 12 copies were asked for while both were still computing"
+    phrase = "of 12 copies were dispatched while both were still computing"
     require_not_yet(check_y3(my_exchange), phrase)
 
 
@@ -365,7 +365,7 @@ WRONG[check_y5] = {
     ),
     "the second stage only": (
         lambda f, g, batches, devices: [g(jax.device_put(x, devices[1])) for x in batches],
-        r"first\(\) was never called: no batch went through this stage.\n.*which stages",
+        r"first\(\) was never called: no batch went through this stage.\n.*Which stages",
     ),
     "the first stage only": (
         lambda f, g, batches, devices: [f(batch) for batch in batches],
@@ -374,7 +374,7 @@ WRONG[check_y5] = {
     "the other device": (all_on_the_other, r"first\(\) of batch 0 ran on CPU 1, but"),
     "each batch": (
         batch_by_batch,
-        "stage one was asked for when stage two had nothing left to do: the stages take turns",
+        "stage one was called when stage two had nothing left to do: the stages take turns",
     ),
     "half by half": (
         half_by_half,

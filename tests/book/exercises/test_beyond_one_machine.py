@@ -36,8 +36,11 @@ def only_where_there_are_many(numbers):
 RIGHT[check_v1] = {"by sums": by_sums}
 WRONG[check_v1] = {
     "means": (mean_of_means, "8.0 in process 0 and 8.0 in process 1"),
-    "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is it an error of that line"),
-    "called by one": (only_where_there_are_many, "has not ended.*(.|\n)*\n  Whatever needs the"),
+    "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is the error in that line"),
+    "called by one": (
+        only_where_there_are_many,
+        "has not ended.*(.|\n)*\n  Both processes have to",
+    ),
     "no function": (3, "was given an int, which cannot be called"),
 }
 
@@ -74,11 +77,11 @@ WRONG[check_v2] = {
     "mixed up": (with_options(order=-1), "Array 0 is not the sum"),
     "nothing to see": (
         lambda add_up, arrays, most: 3 * add_up(arrays[0]).size,
-        "returned 36, which is no list",
+        "returned 36, which is not a list",
     ),
     "nothing sent": (
         lambda add_up, arrays, most: [2 * array for array in arrays],
-        r"add_up\(\) was never called: no number has travelled.\n.*if nothing travels",
+        r"add_up\(\) was never called: nothing was sent.\n.*if nothing is sent",
     ),
 }
 
@@ -115,9 +118,10 @@ RIGHT[check_v3] = {"in one step": save}
 WRONG[check_v3] = {
     "in place": (lambda path, weights: np.savez(path, **weights), "from before were gone"),
     "away and back": (away_and_back, "from before were gone"),
-    "all read first": (in_place, "The old file was written over"),
+    "all read first": (in_place, "The old file was overwritten"),
     "only once": (only_once, "After the second call"),
     "elsewhere": (elsewhere, "did not hold what it was given"),
+    "no function": (3, "was given an int, which cannot be called"),
 }
 
 

@@ -72,7 +72,7 @@ WRONG[check_z1] = {
         r"log\(\) was never called: no loss was logged.\n.*What becomes of the loss",
     ),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
-    "arrays": (training(1, as_number=lambda loss: loss), "as an array of JAX"),
+    "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
     "waits all the same": (waits_for_each, "Only . of 12 steps"),
     "wrong numbers": (training(1, shift=1), r"steps \[1, 2, .* 12\];"),
@@ -117,7 +117,7 @@ def drops_the_error(read, count, readers):
     return with_futures()(careful, count, readers)
 
 
-NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where do the batches"
+NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where does your generator"
 RIGHT[check_z2] = {"futures": with_futures()}
 WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
@@ -132,9 +132,9 @@ WRONG[check_z2] = {
     "drops the error": (drops_the_error, "your generator went on, and the loop got 12"),
     "error too early": (
         with_futures(take=take_when_all_are_read),
-        "Let the error stand in line like a batch",
+        "The error has to wait its turn",
     ),
-    "no loop": (lambda read, count, readers: 5, "which one cannot loop over"),
+    "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
     "no function": (3, "was given an int, which cannot be called"),
 }
@@ -180,14 +180,14 @@ WRONG[check_z3] = {
     ),
     "never counted": (
         lambda count, examples, rows: int((examples.sum(axis=1) > 0).sum()),
-        r"count\(\) was never called: your function came by its sum in another way.\n.*Who says",
+        r"count\(\) was never called: your function got its sum in some other way.\n.*Which function",
     ),
     "waits for each": (evaluation(lambda total, n: total + int(n)), "when the one before was done"),
     "counts what is filled in": (
         evaluation(later, fill=np.ones, valid=lambda batch: 64),
         "of 453 rows are right",
     ),
-    "no number": (evaluation(lambda total, n: "many"), "which is no number.\n.*Return the sum"),
+    "no number": (evaluation(lambda total, n: "many"), "which is not a number.\n.*Return the sum"),
     "half of the examples": (evaluation(later, step=2), "of 453 rows are right"),
 }
 

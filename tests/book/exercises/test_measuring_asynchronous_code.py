@@ -106,7 +106,7 @@ WRONG[check_w1] = {
     "no barrier, many calls": (benchmark(wait=id, count=5000), "32 of 5001 calls were unfinished"),
     "no warm-up": (
         benchmark(warm_up=None),
-        "step that takes 5 ms: it was compiled.*\n.*When is a jitted",
+        "step of 5 ms: it was compiled.*\n.*When is a jitted",
     ),
     "another array": (
         benchmark(warm_up=lambda step, x: step(jnp.ones(x.shape)).block_until_ready()),
@@ -114,26 +114,26 @@ WRONG[check_w1] = {
     ),
     "warms up without a barrier": (
         benchmark(warm_up=lambda step, x: [step(x) for _ in range(8)]),
-        "says 6 ms of a step that takes 5 ms: when the clock started, the device was busy",
+        "says 6 ms for a step of 5 ms: when the clock started, the device was busy",
     ),
     # Right by chance where the device is idle at first.
     "a queue of others": (
         benchmark(warm_up=lambda step, x: step(x), count=400),
-        "says 926 µs of a step that takes 500 µs: when the clock started, the device was busy",
+        "says 926 µs for a step of 500 µs: when the clock started, the device was busy",
     ),
     "its own clock": (by_its_own_clock, "The clock was read 0 times"),
     "one number for all": (
         lambda step, x, clock: (benchmark()(step, x, clock), 0.005)[1],
-        "says 5 ms of a step that takes 500 µs",
+        "says 5 ms for a step of 500 µs",
     ),
-    "forgets to divide": (forgets_to_divide, "says 200 ms of a step that takes 5 ms. Between"),
+    "forgets to divide": (forgets_to_divide, "says 200 ms for a step of 5 ms. Between"),
     "times nothing": (times_nothing, "No call of step"),
     "never calls": (lambda step, x, clock: clock() - clock(), "nothing was timed"),
     "under jit": (under_jit, "while JAX was tracing"),
-    "a number": (lambda step, x, clock: step(3.0), "which is no array"),
+    "a number": (lambda step, x, clock: step(3.0), "which is not an array"),
     "a text": (
         lambda step, x, clock: str(benchmark()(step, x, clock)),
-        "which is no number.\n.*Return seconds",
+        "which is not a number.\n.*Return seconds",
     ),
 }
 
@@ -249,12 +249,12 @@ RIGHT[check_w2] = {
     "compare": by_compare,
 }
 WRONG[check_w2] = {
-    "one after the other": (one_after_the_other, "timed all calls of the one before"),
-    "sums": (sums_in_turn, "does not care how far off a single one"),
-    "the mean": (comparison(summary=mean), "does not care how far off a single one"),
-    "the best": (comparison(summary=min), "does not care how far off a single one"),
-    "never asks": (comparison(ask="never"), "never asked cores_free"),
-    "never asks, often": (comparison(ask="never", rounds=500), "never asked cores_free"),
+    "one after the other": (one_after_the_other, "timed all calls of one before"),
+    "sums": (sums_in_turn, "does not depend on how far off a single one"),
+    "the mean": (comparison(summary=mean), "does not depend on how far off a single one"),
+    "the best": (comparison(summary=min), "does not depend on how far off a single one"),
+    "never asks": (comparison(ask="never"), "never called cores_free"),
+    "never asks, often": (comparison(ask="never", rounds=500), "never called cores_free"),
     "asks and goes on": (comparison(counts=lambda free: True), "leave out the rounds in which"),
     "counts the others": (
         comparison(rounds=5, counts=lambda free: not free),
