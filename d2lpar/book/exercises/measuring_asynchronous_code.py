@@ -413,18 +413,11 @@ class _Case(NamedTuple):
 
 
 _CASES = [
-    _Case(9, 0, 0.95),
-    _Case(9, 9, 0.95),
-    _Case(9, 4, 0.95),
-    _Case(9, 1, 0.95),
-    _Case(9, 8, 0.95),
-    _Case(9, 2, 0.95),
+    *(_Case(9, above, 0.95) for above in (0, 9, 4, 1, 8, 2)),
     _Case(9, 1, 0.99),
-    _Case(36, 11, 0.95),
-    _Case(36, 12, 0.95),
+    *(_Case(36, above, 0.95) for above in (11, 12)),
     _Case(36, 26, 0.99),
-    _Case(5, 0, 0.95),
-    _Case(5, 5, 0.95),
+    *(_Case(5, above, 0.95) for above in (0, 5)),
 ]
 
 

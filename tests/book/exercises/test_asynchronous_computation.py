@@ -1,5 +1,7 @@
 """The checks of X1 to X5: right answers, and wrong ones that a reader may well give."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from attempts import both_tests, consuming, to_numpy
 
 from d2lpar import InFlight, wait_all
 from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5
+from d2lpar.book.exercises.checking import ready_at_once
 
 pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
 
@@ -72,14 +75,11 @@ WRONG[check_x1] = {
 # --- X2. One step ahead -----------------------------------------------------------------------
 
 
-def window_of(limit):
-    def my_epoch(step, parameters, batches):
-        with InFlight(limit) as window:
-            for batch in batches:
-                parameters = window.submit(step, parameters, batch)
-        return parameters
-
-    return my_epoch
+def in_a_window(step, parameters, batches, limit=2):
+    with InFlight(limit) as window:
+        for batch in batches:
+            parameters = window.submit(step, parameters, batch)
+    return parameters
 
 
 def wait_for_the_one_before(step, parameters, batches):
@@ -90,7 +90,7 @@ def wait_for_the_one_before(step, parameters, batches):
 
 
 def epoch(wait):
-    """Return a loop over batches that waits as it is told to."""
+    """Return a loop over batches that calls `wait` after each step."""
 
     def my_epoch(step, parameters, batches):
         for number, batch in enumerate(batches):
@@ -102,11 +102,10 @@ def epoch(wait):
 
 
 def stale(step, parameters, batches):
-    found = [parameters, parameters]
+    before = parameters
     for batch in batches:
-        jax.block_until_ready(found[-2])
-        found.append(step(found[-2], batch))
-    return found[-1]
+        before, parameters = parameters, step(jax.block_until_ready(before), batch)
+    return parameters
 
 
 def scanned(step, parameters, batches):
@@ -114,11 +113,14 @@ def scanned(step, parameters, batches):
 
 
 RIGHT[check_x2] = {
-    "a window": window_of(2),
+    "a window": in_a_window,
     "the one before": consuming(wait_for_the_one_before),
 }
 WRONG[check_x2] = {
-    "window of three": (window_of(3), "while steps 0 and 1 were unfinished"),
+    "window of three": (
+        functools.partial(in_a_window, limit=3),
+        "while steps 0 and 1 were unfinished",
+    ),
     "each step": (
         epoch(lambda _, p: jax.block_until_ready(p)),
         "No step was dispatched while the one",
@@ -210,11 +212,6 @@ def after_waiting_for(index, then=1):
     return my_second
 
 
-def twice(start):
-    start()
-    return jax.block_until_ready(start())
-
-
 def once_in_each_run_on_average():
     runs = iter([0, 2, 1])
 
@@ -253,7 +250,10 @@ WRONG_EVERYTHING = {
         lambda start: [1.0],
         r"start\(\) was never called: my_everything had nothing to wait for",
     ),
-    "twice": (twice, r"3 runs, my_everything called start\(\) 2, 2, 2 times"),
+    "twice": (
+        lambda start: start() and start(),
+        r"3 runs, my_everything called start\(\) 2, 2, 2 times",
+    ),
     "the list": (
         lambda start: jax.block_until_ready(start()),
         "the device still had work for .* it does not return.\n.*no reference to a result",
@@ -277,15 +277,9 @@ def little_arithmetic(function, x):
     return (function.lower(x).compile().cost_analysis().get("flops") or 0) < 1000
 
 
-def ready_at_once(function, x):
-    # Once would do on an idle machine; a busy one may come back late.
-    jax.block_until_ready(function(x))
-    found = []
-    for _ in range(3):
-        y = function(x)
-        found.append(y.is_ready())
-        jax.block_until_ready(y)
-    return all(found)
+def by_trying(function, x):
+    # Once is enough on an idle machine; a busy one may come back late.
+    return all(ready_at_once(function, x) for _ in range(3))
 
 
 def elementwise(function, x):
@@ -296,7 +290,7 @@ def no_arithmetic(function, x):
     return not function.lower(x).compile().cost_analysis().get("flops")
 
 
-RIGHT[check_x5] = {"by the program": little_arithmetic, "by trying": ready_at_once}
+RIGHT[check_x5] = {"by the program": little_arithmetic, "by trying": by_trying}
 WRONG[check_x5] = {
     "never": (
         lambda function, x: False,
@@ -313,7 +307,4 @@ WRONG[check_x5] = {
 
 # --- All of them ------------------------------------------------------------------------------
 
-
-test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
-    RIGHT, WRONG
-)
+test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)

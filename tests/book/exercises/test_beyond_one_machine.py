@@ -127,7 +127,4 @@ WRONG[check_v3] = {
 
 # --- All of them ------------------------------------------------------------------------------
 
-
-test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
-    RIGHT, WRONG
-)
+test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)
