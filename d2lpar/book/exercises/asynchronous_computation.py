@@ -21,6 +21,7 @@ from d2lpar.book.exercises.checking import (
     exercise,
     inputs,
     ready_at_once,
+    require_all_steps,
     require_array,
     require_arrays,
     require_asynchrony,
@@ -108,20 +109,14 @@ def _require_formula(times: list, cases: list[tuple]) -> None:
 
 @exercise("X2")
 def check_x2(epoch: Callable) -> Report:
-    """Check an epoch in which one step may overlap with the next, and no more."""
+    """Check an epoch that overlaps one step with the next, and no more."""
     require_asynchrony()
     right = right_parameters()[-1]  # This compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
     log = CallLog()
     case = (log.watch("step()", training_step), parameters, list(batches))
     (parameters,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
-    require_called(
-        "step()",
-        log.calls,
-        "no step was dispatched",
-        "What computes the new parameters from a batch?",
-    )
-    log.require_count("step()", len(batches))
+    require_all_steps(log)
     for call in log.calls:
         if len(call.unfinished) > 1:
             steps = " and ".join(str(other.number) for other in call.unfinished)

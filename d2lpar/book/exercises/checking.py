@@ -11,6 +11,7 @@ import contextlib
 import functools
 import inspect
 import io
+import itertools
 import sysconfig
 import threading
 import time
@@ -89,12 +90,11 @@ class Rejection(Exception):
         self.look = look
 
 
-class Untestable(Exception):
-    """This machine cannot show the behavior that the check tests."""
-
-
 def exercise(name: str):
-    """Make a report of the sentence that a check returns, or of the exception that it raises."""
+    """Make a report of the sentence that a check returns, or of the exception that it raises.
+
+    A `D2lparError` means that this machine, or a recording under way, hides the behavior.
+    """
 
     def decorate(check: Callable[..., str]) -> Callable[..., Report]:
         @functools.wraps(check)
@@ -103,7 +103,7 @@ def exercise(name: str):
                 return Report(name, "accepted", check(*args, **kwargs))
             except Rejection as rejection:
                 return Report(name, "not yet", rejection.saw, rejection.look)
-            except (Untestable, D2lparError) as reason:
+            except D2lparError as reason:
                 return Report(name, "untestable", str(reason))
 
         return checked
@@ -113,11 +113,8 @@ def exercise(name: str):
 
 # --- Calling an answer, and requirements on its result -----------------------------------------
 
-LIMIT = 30.0
-"""Time limit in seconds for all calls of a reader's function together."""
-
-SHOWN = 1000
-"""Number of printed characters that the check passes on."""
+LIMIT = 30.0  # Seconds for all calls of a reader's function together.
+SHOWN = 1000  # Number of printed characters that the check passes on.
 
 # Traceback frames in these folders are not the reader's code.
 _INSTALLED = [
@@ -302,17 +299,16 @@ class _Printed(io.TextIOBase):
 
     def __init__(self):
         self._kept = ""
-        self._more = 0
+        self._length = 0
 
     def write(self, text: str) -> int:
-        room = SHOWN - len(self._kept)
-        self._kept += text[:room]
-        self._more += max(0, len(text) - room)
+        self._kept += text[: SHOWN - len(self._kept)]
+        self._length += len(text)
         return len(text)
 
     def show(self) -> None:
-        if self._more:
-            print(f"{self._kept} ... (and {self._more} more characters)")
+        if more := self._length - len(self._kept):
+            print(f"{self._kept} ... (and {more} more characters)")
         elif self._kept:
             print(self._kept.removesuffix("\n"))
 
@@ -330,18 +326,17 @@ def _rejection_of(error: BaseException) -> Exception:
         )
     message = next(iter(str(error).strip().splitlines()), "")
     summary = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_readers(frame)]
-    where = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        installed = any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
+        if frame.line and not installed:
+            where = f", at `{frame.line}`"
     look = "Call it yourself with small arguments to see where that comes from."
     if isinstance(error, DeviceError):
         look = "The check needs no devices other than those of the arrays that it passes."
     elif isinstance(error, jax.errors.JAXTypeError):
         look = "Something under jit or vmap needs a value, and while JAX traces there is none."
     return Rejection(f"Your function raised {summary}{where}", look)
-
-
-def _is_readers(frame: traceback.FrameSummary) -> bool:
-    return not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
 
 
 # --- The log of an answer's calls -------------------------------------------------------------
@@ -457,9 +452,7 @@ def _is_done(array: jax.Array) -> bool:
 # --- Work that keeps one core busy long enough to be seen unfinished ---------------------------
 
 LINKS = 2000  # About ten milliseconds on one core, much longer than Python takes to wake up.
-
-STEPS = 12
-"""Number of steps of a training loop."""
+STEPS = 12  # Number of steps of a training loop.
 
 
 @jax.jit
@@ -485,7 +478,7 @@ def require_asynchrony() -> None:
     x = inputs(1, cpu())[0]
     jax.block_until_ready(work(x))
     if all(ready_at_once(work, x) for _ in range(3)):
-        raise Untestable(
+        raise D2lparError(
             "Calls are not dispatched asynchronously here: each is done when it returns. Restart "
             "Python without jax_cpu_enable_async_dispatch=False."
         )
@@ -508,9 +501,12 @@ def training_step(parameters: jax.Array, batch: jax.Array) -> jax.Array:
 @functools.cache
 def right_parameters() -> tuple[jax.Array, ...]:
     """Return the parameters after each step of a training loop over `inputs(1 + STEPS, cpu())`."""
-    parameters, *batches = inputs(1 + STEPS, cpu())
-    after_each = []
-    for batch in batches:
-        parameters = training_step(parameters, batch)
-        after_each.append(parameters)
+    _, *after_each = itertools.accumulate(inputs(1 + STEPS, cpu()), training_step)
     return tuple(jax.block_until_ready(after_each))
+
+
+def require_all_steps(log: CallLog) -> None:
+    """Reject an answer that did not call `step()` once for each batch of a training loop."""
+    look = "What computes the new parameters from a batch?"
+    require_called("step()", log.calls, "no step was dispatched", look)
+    log.require_count("step()", STEPS)

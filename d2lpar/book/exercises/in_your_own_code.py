@@ -18,6 +18,7 @@ from d2lpar.book.exercises.checking import (
     exercise,
     inputs,
     kind_of,
+    require_all_steps,
     require_array,
     require_asynchrony,
     require_callable,
@@ -53,13 +54,7 @@ def check_z1(training: Callable) -> Report:
 
     case = (step, parameters, list(batches), log)
     (parameters,) = call_answer(training, [case], "my_training(step, parameters, batches, log)")
-    require_called(
-        "step()",
-        calls.calls,
-        "no step was dispatched",
-        "What computes the new parameters from a batch?",
-    )
-    calls.require_count("step()", len(batches))
+    require_all_steps(calls)
     require_called("log()", logged, "no loss was logged", "What becomes of the loss of a step?")
     _require_all_logged(logged, losses)
     early = [number for number, _, dispatched in logged[:-1] if dispatched < number + 2]

@@ -187,10 +187,9 @@ def _require_time(device: _Device, answer: Any) -> float:
             "Work that is already in the queue, yours or not, is done first, and the clock counts "
             "it. How do you empty the queue?",
         )
-    timed = last.calls - first.calls
+    timed = plural(last.calls - first.calls, "call")
     raise Rejection(
-        f"{mistake}. Between the first and the last reading there "
-        f"{'was' if timed == 1 else 'were'} {plural(timed, 'call')}.",
+        f"{mistake}. Between the first and the last reading you made {timed}.",
         "What do you divide, and by how many?",
     )
 
@@ -238,7 +237,7 @@ class _Machine:
     def __init__(self):
         self.log: list[str] = []  # "a", "b", "clock", "free" or "taken", in order.
         self.counts: Counter[str] = Counter()  # Of each kind of event.
-        self._now = 0.0
+        self.now = 0.0
 
     @property
     def arguments(self) -> tuple[Callable, ...]:
@@ -247,16 +246,16 @@ class _Machine:
         return a, b, self._clock, self._cores_free
 
     def _run(self, name: str, seconds: float) -> None:
-        self._now += seconds * self.slowness(name, self.counts[name], self._now)
+        self.now += seconds * self.slowness(name)
         self._note(name)
 
     def _clock(self) -> float:
         self._note("clock")
-        return self._now
+        return self.now
 
     def _cores_free(self) -> bool:
-        self._now += 0.005
-        free = self.is_free(self._now)
+        self.now += 0.005
+        free = self.is_free()
         self._note("free" if free else "taken")
         return free
 
@@ -269,12 +268,12 @@ class _Machine:
                 f"It takes {_ROUNDS} rounds that count. When does your loop end?",
             )
 
-    def slowness(self, name: str, number: int, now: float) -> float:
-        """Return the factor by which a call is slower than usual."""
+    def slowness(self, name: str) -> float:
+        """Return how many times longer the next call of a or b takes than usual."""
         return 1.0
 
-    def is_free(self, now: float) -> bool:
-        """Say whether two cores are free."""
+    def is_free(self) -> bool:
+        """Say whether two cores are free now."""
         return True
 
     @property
@@ -304,7 +303,7 @@ class _Machine:
 class _Drifting(_Machine):
     fault = "a function and itself, on a machine that gets slower by 2 % with each call"
 
-    def slowness(self, name, number, now):
+    def slowness(self, name):
         return 1.02 ** (self.counts["a"] + self.counts["b"])
 
     @property
@@ -322,8 +321,8 @@ class _Stumbling(_Machine):
     fault = "a machine on which one call of b is held up, and another is lucky"
     look = "Which summary of nine numbers does not depend on how far off a single one is?"
 
-    def slowness(self, name, number, now):
-        return {("b", 3): 20, ("b", 5): 0.1}.get((name, number), 1)
+    def slowness(self, name):
+        return {("b", 3): 20, ("b", 5): 0.1}.get((name, self.counts[name]), 1)
 
 
 class _Shared(_Machine):
@@ -332,11 +331,11 @@ class _Shared(_Machine):
     truth = 0.6
     fault = "a machine where a neighbour takes a core most of the time, and b needs two"
 
-    def slowness(self, name, number, now):
-        return 2 if name == "b" and not self.is_free(now) else 1
+    def slowness(self, name):
+        return 2 if name == "b" and not self.is_free() else 1
 
-    def is_free(self, now):
-        return not 0.07 <= now % 0.8 < 0.56
+    def is_free(self):
+        return not 0.07 <= self.now % 0.8 < 0.56
 
     @property
     def look(self):
@@ -432,12 +431,10 @@ def _samples(above: Iterable[bool], bound: float, seed: int) -> list[float]:
 
 def _require_verdicts(verdict: Callable) -> None:
     bound = 2.0
-    sets = [
-        _samples(
-            np.random.default_rng(seed).permutation(np.arange(case.count) < case.above), bound, seed
-        )
-        for seed, case in enumerate(_CASES)
-    ]
+    sets = []
+    for seed, case in enumerate(_CASES):
+        sides = np.random.default_rng(seed).permutation(np.arange(case.count) < case.above)
+        sets.append(_samples(sides, bound, seed))
     cases = [(list(samples), bound, case.level) for samples, case in zip(sets, _CASES, strict=True)]
     answers = call_answer(verdict, cases, "my_verdict(samples, bound, level)")
     for case, samples, answer in zip(_CASES, sets, answers, strict=True):
@@ -504,7 +501,7 @@ def _decisions(decision: Callable, sources: list[_Source], bound: float) -> list
 
 
 def _require_decided(decision: Callable, above: int, of: int, most: int, expected: str) -> int:
-    """Return the number of samples after which a decision says the expected word."""
+    """Return the number of samples that a decision takes to say the expected word."""
     sides = [number % of < above for number in range(_MOST_SAMPLES)]
     source = _Source(_samples(sides, 1.0, seed=of))
     (word,) = _decisions(decision, [source], 1.0)

@@ -12,7 +12,7 @@ from d2lpar import InFlight, wait_all
 from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5
 from d2lpar.book.exercises.checking import ready_at_once
 
-pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
 
@@ -187,10 +187,6 @@ WRONG[check_x3] = {
 # --- X4. Waiting for one or for all -----------------------------------------------------------
 
 
-def second_result(start):
-    return jax.block_until_ready(start()[1])
-
-
 def everything_by_a_sentinel(start):
     results = start()
     wait_all()
@@ -210,6 +206,9 @@ def after_waiting_for(index, then=1):
         return results[then]
 
     return my_second
+
+
+second_result = after_waiting_for(1)
 
 
 def once_in_each_run_on_average():

@@ -1,6 +1,7 @@
 """The checks of Y1 to Y5: right answers, and wrong ones that a reader may well give."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, pairwise
 
 import jax
@@ -20,7 +21,7 @@ from d2lpar.book.exercises import (
     check_y5,
 )
 
-pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
 
@@ -136,18 +137,13 @@ def send_at_once(make, send, n):
     return copies
 
 
-def make_all_and_send(make, send, n):
-    made = [[make(device, i) for i in range(n)] for device in (0, 1)]
+def make_all_and_send(make, send, n, wait=list):
+    made = wait([[make(device, i) for i in range(n)] for device in (0, 1)])
     return [[send(array) for array in arrays] for arrays in made]
 
 
 def make_and_wait_for_each(make, send, n):
     return send_at_once(lambda device, i: jax.block_until_ready(make(device, i)), send, n)
-
-
-def make_and_wait_for_all(make, send, n):
-    made = jax.block_until_ready([[make(device, i) for i in range(n)] for device in (0, 1)])
-    return [[send(array) for array in arrays] for arrays in made]
 
 
 def make_and_wait_for_one_device(make, send, n):
@@ -173,7 +169,7 @@ NOT_BESIDE_BOTH = "of 12 copies were dispatched while both were still computing"
 RIGHT[check_y3] = {"send at once": send_at_once, "make all, then send": make_all_and_send}
 WRONG[check_y3] = {
     "each array": (make_and_wait_for_each, "dispatched while the other .*: the devices take turns"),
-    "all arrays": (make_and_wait_for_all, NOT_BESIDE_BOTH),
+    "all arrays": (partial(make_all_and_send, wait=jax.block_until_ready), NOT_BESIDE_BOTH),
     "one device's arrays": (make_and_wait_for_one_device, NOT_BESIDE_BOTH),
     "each pair": (
         pair_by_pair,
@@ -304,11 +300,6 @@ def pipeline_at_once(first, second, batches, devices):
     return [second(jax.device_put(first(batch), devices[1])) for batch in batches]
 
 
-def pipeline_by_stages(first, second, batches, devices):
-    middle = [first(batch) for batch in batches]
-    return tuple(second(jax.device_put(x, devices[1])) for x in middle)
-
-
 def in_lock_step(first, second, batches, devices):
     """Call stage two of a batch before stage one of the next."""
     results, middle = [], None
@@ -329,8 +320,8 @@ def batch_by_batch(first, second, batches, devices):
     ]
 
 
-def stage_by_stage(first, second, batches, devices):
-    middle = jax.block_until_ready([first(batch) for batch in batches])
+def stage_by_stage(first, second, batches, devices, wait=jax.block_until_ready):
+    middle = wait([first(batch) for batch in batches])
     return [second(jax.device_put(x, devices[1])) for x in middle]
 
 
@@ -350,7 +341,7 @@ def spread(first, second, batches, devices):
 
 RIGHT[check_y5] = {
     "at once": pipeline_at_once,
-    "stage by stage": consuming(pipeline_by_stages),
+    "stage by stage": consuming(partial(stage_by_stage, wait=list)),
     "in lock step": in_lock_step,
 }
 WRONG[check_y5] = {

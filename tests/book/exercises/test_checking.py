@@ -102,9 +102,8 @@ def test_an_answer_that_cannot_take_the_arguments_is_rejected_for_that(answer, s
     assert rejection_of(answer, 1, 2, usage="add(a, b)").saw == saw
 
 
-@pytest.mark.parametrize("answer", [min, jax.jit(jnp.minimum)], ids=["no signature", "jitted"])
-def test_an_answer_may_hide_its_signature_and_return_zero(answer):
-    assert call_answer(answer, [(0, 1)], "f(a, b)") == [0]
+def test_an_answer_may_have_no_signature_and_return_zero():
+    assert call_answer(min, [(0, 1)], "f(a, b)") == [0]
 
 
 def test_none_means_a_forgotten_return_even_if_it_comes_once():

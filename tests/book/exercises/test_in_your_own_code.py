@@ -12,7 +12,7 @@ from attempts import both_tests
 
 from d2lpar.book.exercises import check_z1, check_z2, check_z3
 
-pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
 
