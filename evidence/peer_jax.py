@@ -1,16 +1,14 @@
 """D2L's experiments in plain JAX, one process of `beside_pytorch.py`: prints its medians as JSON.
 
-Keys are split beforehand, and each piece of work is one jitted function, as one writes it in JAX.
-With a GPU it runs there, and also what takes one.
+Keys are split beforehand, and each piece of work is one jitted function, as usual in JAX. The
+experiments run on a GPU if there is one, and then those that need a GPU run as well.
 """
 
 import itertools
-import json
-import sys
 
 import jax
 import jax.numpy as jnp
-from peers import BATCH, LAYERS, RATE, STEPS, go_on, medians
+from peers import BATCH, LAYERS, RATE, go_on, report, steps_for
 
 add_one = jax.jit(lambda x: x + 1)
 square = jax.jit(lambda x: x @ x)
@@ -24,7 +22,7 @@ def drawing_and_squaring(size):
 
 
 def increments(wait):
-    """Add one a thousand times, and call `wait` behind each."""
+    """Add one a thousand times, and call `wait` after each."""
     x = jnp.ones((1, 2))
 
     def run():
@@ -38,7 +36,7 @@ def increments(wait):
 
 
 def increments_in_one_call(unroll):
-    """Add one a thousand times in a `scan`, with so many additions in each of its iterations."""
+    """Add one a thousand times in a `scan` with `unroll`."""
 
     @jax.jit
     def run(x):
@@ -100,12 +98,12 @@ def training_in_one_call(steps):
 
 
 def products(x, count):
-    """Return the same product so many times."""
+    """Compute the same product `count` times."""
     return [square(x) for _ in range(count)]
 
 
 def on_one_device(steps):
-    """Return what any device can do, by name."""
+    """Return the experiments for any device, by name."""
     matrix, key = jax.random.normal(jax.random.key(2), (1000, 1000)), jax.random.key(3)
     draw = jax.jit(lambda key: jax.random.normal(key, (1000, 1000)))
     return {
@@ -123,12 +121,16 @@ def on_one_device(steps):
 
 
 def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
-    """Return what takes a GPU beside the CPU, by name."""
+    """Return the experiments that need a GPU beside the CPU, by name."""
     on_cpu = jax.device_put(jax.random.normal(jax.random.key(4), (small, small)), cpu)
     on_gpu = jax.device_put(jax.random.normal(jax.random.key(5), (large, large)), gpu)
     x = jax.device_put(jax.random.normal(jax.random.key(6), (copied, copied)), gpu)
-    there = jax.block_until_ready(products(x, count))
+    computed = jax.block_until_ready(products(x, count))
     pinned = x.sharding.with_memory_kind("pinned_host")
+
+    def to_pinned(results):
+        return [jax.device_put(y, pinned) for y in results]
+
     return {
         "ten random products of 4000": drawing_and_squaring(4000),
         "ten products of 2000 on the CPU": lambda: products(on_cpu, 10),
@@ -136,30 +138,20 @@ def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
         "both, GPU asked first": lambda: (products(on_gpu, 10), products(on_cpu, 10)),
         "both, CPU asked first": lambda: (products(on_cpu, 10), products(on_gpu, 10)),
         "fifty products": lambda: products(x, count),
-        "copying them to pageable memory": lambda: jax.device_put(there, cpu),
-        "copying them to pinned memory": lambda: [jax.device_put(y, pinned) for y in there],
+        "copying them to pageable memory": lambda: jax.device_put(computed, cpu),
+        "copying them to pinned memory": lambda: to_pinned(computed),
         "fifty products, then fifty copies to pageable memory": lambda: jax.device_put(
             products(x, count), cpu
         ),
-        "fifty products, then fifty copies": lambda: [
-            jax.device_put(y, pinned) for y in products(x, count)
-        ],
-        "each copy behind its product": lambda: [
-            jax.device_put(square(x), pinned) for _ in range(count)
-        ],
+        "fifty products, then fifty copies": lambda: to_pinned(products(x, count)),
+        "each copy behind its product": lambda: to_pinned(square(x) for _ in range(count)),
     }
 
 
-def main(steps=None):
-    """Measure all that this machine can do, and train for so many steps."""
+if __name__ == "__main__":
     device = jax.devices()[0]
-    steps = int(steps or STEPS[device.platform])
+    steps = steps_for(device.platform)
     work = on_one_device(steps)
     if device.platform == "gpu":
         work |= beside_a_gpu(device, jax.devices("cpu")[0])
-    found = medians(work, jax.block_until_ready)
-    print(json.dumps({"version": jax.__version__, "training steps": steps, "seconds": found}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(jax.__version__, steps, work, jax.block_until_ready)

@@ -164,7 +164,7 @@ DIRECTIVES = {
     "beside-pytorch-figure": peers.figure,
     "beside-pytorch-table": peers.table,
 }
-ROLES = {"measured": tables.measured, "peer": peers.time}
+ROLES = {"measured": tables.measured}
 
 
 class Pending(nodes.General, nodes.Element):

@@ -5,11 +5,13 @@ import importlib
 import json
 import os
 import re
+import statistics
 import sys
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+from d2lpar import exact
 from d2lpar._format import plural
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
@@ -23,8 +25,8 @@ LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anythi
 
 
 def executed(app, page):
-    """Return an executed page as its notebook, or a notebook without cells if it is none."""
-    # This is where myst-nb leaves the notebooks.
+    """Return the executed notebook of a page; one without cells for a page that is no notebook."""
+    # myst-nb leaves the notebooks in this folder.
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
     return json.loads(notebook.read_text(encoding="utf-8")) if notebook.exists() else {"cells": []}
 
@@ -67,6 +69,30 @@ def causes(app):
     return {
         key: found for page in tested_pages(app).values() for key, found in page["claims"].items()
     }
+
+
+def beside_pytorch(app, stem):
+    """Return the measurements of `evidence/beside_pytorch.py` on one machine."""
+    return json.loads(Path(app.srcdir, "evidence", f"{stem}.json").read_text(encoding="utf-8"))
+
+
+def peers_number(app, stem, formula):
+    """Return a quantity computed from the medians in a file of `beside_pytorch`.
+
+    A formula takes the work by its names, as in "JAX training / steps" or "JAX fifty products -
+    most PyTorch fifty products"; "least" and "most" take the shortest and the longest run.
+    """
+    data, operands = beside_pytorch(app, stem), {}
+
+    def operand(match):
+        pick, framework, work = match.groups()
+        times = data["seconds"][framework][work.strip()]
+        seconds = {"least ": min, "most ": max, None: statistics.median}[pick](times)
+        operands[name := f"operand_{len(operands)}"] = exact(work, seconds, "s")
+        return name
+
+    python = re.sub(r"(least |most )?(PyTorch|JAX) ([^-/()]+)", operand, formula)
+    return eval(python, {"steps": data["training steps"]}, operands)
 
 
 def sources(app, name):
