@@ -58,14 +58,12 @@ def main():
     parser.add_argument("file", nargs="?", type=Path, default=HERE / "two-cores.json")
     parser.add_argument("--steps", default="", help="of training, fewer than 50 for a trial")
     arguments = parser.parse_args()
-    pythons = {
-        "PyTorch": [arguments.torch, str(HERE / "peer_torch.py")],
-        "JAX": [sys.executable, str(HERE / "peer_jax.py")],
-    }
     steps = [arguments.steps] if arguments.steps else []
-    reports, medians = in_turn(
-        {name: python + steps for name, python in pythons.items()}, report_of
-    )
+    programs = {
+        "PyTorch": [arguments.torch, str(HERE / "peer_torch.py"), *steps],
+        "JAX": [sys.executable, str(HERE / "peer_jax.py"), *steps],
+    }
+    reports, medians = in_turn(programs, report_of)
     run = this_run()
     machine = run["machine"]
     gpu = "" if machine["devices"].endswith("cpu") else f"{machine['devices']}, "

@@ -41,7 +41,7 @@ def train_step(model, optimizer, x, y):
 
 
 def training(steps, device, wait, step=train_step):
-    """Return a function that trains for some steps on random minibatches, with `wait` after each."""
+    """Return a function that trains on random minibatches, with `wait` after each."""
     model = network(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
