@@ -1,11 +1,13 @@
-"""What makes each claim of the book true, and how to take it away: a row for each claim.
+"""The cause of each claim of the book, and how to take it away: a row for each claim.
 
-How it works. A page runs as a whole, and one run takes away what it can of the causes on its page.
-What is switched off everywhere, such as asynchronous dispatch, is one run for all claims with that
-cause. Edits of cells share another run, as long as each claim is tested as if it were alone: an
-edit that changes a cell that another of these claims needs, directly or through what the cell makes
-for later ones, is marked `alone` and has a run of its own. In doubt mark it; that costs half a
-minute.
+How it works. A page always runs as a whole, and each run takes away as many causes as possible:
+
+    SYNCHRONOUS                    one run for all claims with this cause; BARRIERS likewise
+    edits of cells                 one run for all of them together
+    edits with `alone=True`        a run for each
+
+An edit must run `alone` if it changes a cell that another of the edited claims needs, directly or
+through a variable for later cells. In doubt mark the edit; a run costs half a minute.
 """
 
 from collections import defaultdict
@@ -404,12 +406,12 @@ IN_SHORT = {
 
 
 def about_gpus(key: str) -> bool:
-    """Say whether only a GPU can test a claim, which is then said in its key."""
+    """Say whether only a GPU can test a claim; the key of such a claim contains `gpu`."""
     return "gpu" in key.split("-")
 
 
 def runs_without(page: Path) -> list[dict[str, Intervention]]:
-    """Return the runs of a page that take causes away: for each its claims, and their causes."""
+    """Return the runs of a page without causes: for each, its claims and their causes."""
     causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
         raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
@@ -417,7 +419,7 @@ def runs_without(page: Path) -> list[dict[str, Intervention]]:
         raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
     runs: dict[str, dict[str, Intervention]] = defaultdict(dict)
     for key, cause in causes.items():
-        # One that stands alone may be the cause of several claims.
+        # Several claims may share a cause that runs alone.
         runs[str(id(cause)) if cause.alone else cause.first][key] = cause
     for run in runs.values():
         try:
@@ -428,7 +430,7 @@ def runs_without(page: Path) -> list[dict[str, Intervention]]:
 
 
 def together(causes: Iterable[Intervention]) -> Intervention:
-    """Return what takes the causes of one run away."""
+    """Return one intervention that takes away all causes of a run."""
     causes = list(causes)
     names = dict.fromkeys(cause.takes_away for cause in causes)
     edits = {old: new for cause in causes for old, new in cause.edits.items()}

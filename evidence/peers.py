@@ -26,7 +26,7 @@ def report(version, steps, work, wait):
 
 
 def medians(work, wait):
-    """Return the median seconds of each piece of work, and those of dispatching ten products."""
+    """Return the median seconds of each piece of work, and of dispatching ten products."""
     times = {}
     for name, run in work.items():
         dispatch, times[name] = seconds(run, wait)
