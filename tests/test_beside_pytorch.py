@@ -1,4 +1,4 @@
-"""PyTorch beside JAX: the programs, and what the page makes of their files.
+"""PyTorch beside JAX: the programs, and the page with their measurements.
 
 PyTorch is not installed here, so only the names in its program are compared.
 """
@@ -106,7 +106,7 @@ def test_each_number_in_the_sentences_of_the_page_is_in_the_files(page):
 
 @pytest.fixture
 def app(page, tmp_path, monkeypatch):
-    """A build with three machines, of which the second has run one of two rows."""
+    """A build with three machines; the second has run only one of the two rows."""
     monkeypatch.setattr(page, "GROUPS", {"Work": [("quick", "a")], "Copies": [("slow", "b")]})
     (tmp_path / "evidence").mkdir()
     for stem, work in {

@@ -1,4 +1,4 @@
-"""`make evidence`: what it runs and keeps, and what it calls a defect.
+"""`make evidence`: its runs, its file, and its defects.
 
 No notebook runs here: a fake takes the place of `run_notebook`. The last part checks the causes and
 the evidence that are committed.
@@ -332,12 +332,6 @@ def test_a_defect_ends_the_command_with_an_error_that_names_it(monkeypatch):
 # --- What is committed ------------------------------------------------------------------------
 
 
-def test_every_claim_of_the_book_has_a_cause_that_fits_its_page_and_every_cause_a_claim():
-    assert set(counterfactuals.CAUSES) == set(map(name_of, notebooks()))
-    for page in notebooks():
-        counterfactuals.runs_without(page)
-
-
 def test_every_claim_of_the_book_has_a_few_words_of_its_own_and_they_belong_to_a_claim():
     keys = [key for page in notebooks() for key in claims_of(page)]
     assert len(set(keys)) == len(keys)
@@ -346,12 +340,13 @@ def test_every_claim_of_the_book_has_a_few_words_of_its_own_and_they_belong_to_a
     assert not known - set(keys), "IN_SHORT of evidence/counterfactuals.py has words for no claim"
     words = list(counterfactuals.IN_SHORT.values())
     assert len(set(words)) == len(words)
-    assert [said for said in words if len(said) > 62 or said.endswith(".")] == []
+    assert [short for short in words if len(short) > 62 or short.endswith(".")] == []
 
 
-def test_every_claim_and_page_has_a_result_that_shows_no_defect_and_no_result_lacks_its_claim():
-    evidence = causes.load(causes.FILE)
+def test_every_claim_has_a_cause_and_a_result_that_shows_no_defect_and_no_page_is_left_over():
+    evidence, pages = causes.load(causes.FILE), set(map(name_of, notebooks()))
+    assert set(counterfactuals.CAUSES) == pages
     wrong = [each for page in notebooks() for each in causes.complaints(evidence, page)]
-    wrong += sorted(evidence["pages"].keys() - set(map(name_of, notebooks())))
+    wrong += sorted(evidence["pages"].keys() - pages)
     first = "\n".join(wrong[:12])
     assert not wrong, f"{len(wrong)} times evidence is missing: run `make evidence`\n{first}"
