@@ -1,4 +1,4 @@
-"""What this build and other machines have measured, for Sphinx: where the numbers come from."""
+"""The measurements of this build and of other machines, for Sphinx: sources of all numbers."""
 
 import functools
 import importlib
@@ -9,6 +9,7 @@ import statistics
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from d2lpar import exact
@@ -31,13 +32,13 @@ def executed(app, page):
     return json.loads(notebook.read_text(encoding="utf-8")) if notebook.exists() else {"cells": []}
 
 
-@functools.cache  # Asked for only when all pages have been read.
+@functools.cache  # All pages have been read before the first call.
 def machines(app):
     """Return the results of all machines: this build's, then those that are recorded."""
     recorded = list(map(load, sorted(FOLDER.glob("*.json"))))
     names = list(map(name_of, recorded))
     for i, name in enumerate(names):
-        if Counter(names)[name] == 1:  # Or it keeps the name of its file.
+        if Counter(names)[name] == 1:  # Otherwise the name of the file tells them apart.
             recorded[i] = replace(recorded[i], name=name)
     pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
     here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
@@ -45,7 +46,7 @@ def machines(app):
 
 
 def name_of(results):
-    """Return what to call a machine in the head of a column, such as "H200, 16 cores"."""
+    """Return a short name for the head of a column, such as "H200, 16 cores"."""
     machine = results.machine
     kind = re.sub(r"\(R\)|\(TM\)|Intel|AMD|Processor|CPU|@.*", "", machine.processor)
     if has_gpu(machine.devices):
@@ -59,16 +60,14 @@ def this_build(app):
 
 
 def tested_pages(app):
-    """Return what `make evidence` has kept of each page; nothing before it has run."""
+    """Return the results of `make evidence` for each page; none before its first run."""
     file = Path(app.srcdir, "book", "evidence", "causes.json")
     return json.loads(file.read_text(encoding="utf-8"))["pages"] if file.exists() else {}
 
 
 def causes(app):
-    """Return what it has kept of each claim, by its key."""
-    return {
-        key: found for page in tested_pages(app).values() for key, found in page["claims"].items()
-    }
+    """Return these results for each claim, by its key."""
+    return dict(chain(*(page["claims"].items() for page in tested_pages(app).values())))
 
 
 def beside_pytorch(app, stem):
@@ -97,17 +96,18 @@ def peers_number(app, stem, formula):
 
 def sources(app, name):
     """Return the rows of an experiment by their edition, or by their machine and the variant."""
-    found = {(edition, ""): rows for edition, rows in EXPERIMENTS[name].editions.items()}
+    rows = {(edition, ""): printed for edition, printed in EXPERIMENTS[name].editions.items()}
     for results in machines(app):
-        for kept in results.experiments:
-            if kept.experiment == name:
-                found[results.name, kept.variant] = kept.rows
-    return found
+        for run in results.experiments:
+            if run.experiment == name:
+                rows[results.name, run.variant] = run.rows
+    return rows
 
 
 def repeated(app):
     """Return the runs of pages on the machine that ran last, by machine, condition and page."""
     rows = repeats.load(Path(app.srcdir, "book", "evidence", "repeats.csv"))
     rows = [row for row in rows if row["machine"] == rows[-1]["machine"]]
-    pages = [page.removeprefix("book/") for page, made in this_build(app).claims.items() if made]
+    claims = this_build(app).claims
+    pages = [page.removeprefix("book/") for page in claims if claims[page]]
     return repeats.latest(rows, pages)
