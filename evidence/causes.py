@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conditions import commit, on_cores, where
-from counterfactuals import about_gpus, runs_without, together
+from counterfactuals import about_gpus, runs_without
 from nbclient.exceptions import CellExecutionError, CellTimeoutError
 from run_notebook import (
     GPU_STAND_INS,
@@ -222,12 +222,12 @@ def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
         yield f"{name} has not been tested"
         return
     tested, conditions = (evidence["pages"][name][part] for part in ("claims", "conditions"))
-    causes = {key: cause for run in runs_without(page) for key, cause in run.items()}
+    causes = {key: cause.takes_away for cause, keys in runs_without(page) for key in keys}
     for key, cause in causes.items():
         if key not in tested:
             yield f"{key} has not been tested"
-        elif (taken := tested[key]["takes_away"]) != cause.takes_away:
-            yield f"{key} has been tested without {taken}, and not without {cause.takes_away}"
+        elif (taken := tested[key]["takes_away"]) != cause:
+            yield f"{key} has been tested without {taken}, and not without {cause}"
     for key, sides in tested.items():
         if key not in causes:
             yield f"{key} has been tested, but {name} has no such claim"
@@ -251,18 +251,17 @@ def evidence_of(page: Path) -> dict:
         "machine": where(),
     }
     with_it = tested(page, "with", list(claims_of(page)), None)
-    without, causes = {}, {}
-    for run in runs_without(page):
-        causes |= run
-        if all(with_it[key]["verdict"] == "untestable" for key in run):
-            without |= {key: with_it[key] for key in run}  # A run would only say so again.
+    results = {}
+    for cause, keys in runs_without(page):
+        if all(with_it[key]["verdict"] == "untestable" for key in keys):
+            without = with_it  # A run would only say so again.
         else:
-            without |= tested(page, "without", list(run), together(run.values()))
+            without = tested(page, "without", keys, cause)
+        for key in keys:
+            sides = {"with": with_it[key], "without": without[key]}
+            results[key] = {"takes_away": cause.takes_away} | sides
     return here | {
-        "claims": {
-            key: {"takes_away": cause.takes_away, "with": with_it[key], "without": without[key]}
-            for key, cause in causes.items()
-        },
+        "claims": results,
         "conditions": {c.name: c.run(page) for c in conditions_of(name_of(page))},
     }
 

@@ -140,9 +140,6 @@ def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
         "fifty products": lambda: products(x, count),
         "copying them to pageable memory": lambda: jax.device_put(computed, cpu),
         "copying them to pinned memory": lambda: to_pinned(computed),
-        "fifty products, then fifty copies to pageable memory": lambda: jax.device_put(
-            products(x, count), cpu
-        ),
         "fifty products, then fifty copies": lambda: to_pinned(products(x, count)),
         "each copy behind its product": lambda: to_pinned(square(x) for _ in range(count)),
     }

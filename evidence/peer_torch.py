@@ -85,11 +85,6 @@ def products(x, count):
     return [torch.mm(x, x) for _ in range(count)]
 
 
-def to_host(results):
-    """Copy each result as D2L does, which leaves PyTorch the choice: it takes pinned memory."""
-    return [result.to("cpu", non_blocking=True) for result in results]
-
-
 def copy_all(results, buffers):
     """Copy each result into its buffer of pinned memory, on the stream that computed it."""
     for result, buffer in zip(results, buffers, strict=True):
@@ -97,7 +92,7 @@ def copy_all(results, buffers):
 
 
 def copy_each(x, buffers, stream):
-    """Copy each product on a stream of its own as soon as it is computed."""
+    """Copy each product on a stream of its own, right after its computation."""
     results = []
     for buffer in buffers:
         results.append(torch.mm(x, x))
@@ -126,10 +121,10 @@ def beside_a_gpu(steps, gpu, wait, small=2000, large=6000, copied=4000, count=50
         "fifty products": lambda: products(x, count),
         "copying them to pageable memory": lambda: [y.to("cpu") for y in computed],
         "copying them to pinned memory": lambda: copy_all(computed, buffers),
-        "copying them with non_blocking=True": lambda: to_host(computed),
-        "fifty products, then fifty copies with non_blocking=True": lambda: to_host(
-            products(x, count)
-        ),
+        # D2L copies this way. PyTorch chooses the memory, and takes pinned memory.
+        "copying them with non_blocking=True": lambda: [
+            y.to("cpu", non_blocking=True) for y in computed
+        ],
         "fifty products, then fifty copies": lambda: copy_all(products(x, count), buffers),
         "each copy behind its product": lambda: copy_each(x, buffers, stream),
         "training, torch.compile": training(steps, gpu, go_on, compiled),

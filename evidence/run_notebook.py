@@ -38,15 +38,11 @@ def name_of(page: Path) -> str:
 
 @dataclass(frozen=True)
 class Intervention:
-    """A way to take a cause away: code that runs first, and edits in the code of cells.
-
-    An intervention has a run `alone` if it changes cells that other claims of the page need.
-    """
+    """A way to take a cause away: code that runs first, and edits in the code of cells."""
 
     takes_away: str
     edits: Mapping[str, str] = field(default_factory=dict)
     first: str = ""
-    alone: bool = False
 
     def apply_to(self, notebook: nbformat.NotebookNode) -> None:
         """Change a notebook, in which each edited text must occur exactly once."""
