@@ -56,12 +56,10 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("torch", help="a Python that has PyTorch")
     parser.add_argument("file", nargs="?", type=Path, default=HERE / "two-cores.json")
-    parser.add_argument("--steps", default="", help="of training, fewer than 50 for a trial")
     arguments = parser.parse_args()
-    steps = [arguments.steps] if arguments.steps else []
     programs = {
-        "PyTorch": [arguments.torch, str(HERE / "peer_torch.py"), *steps],
-        "JAX": [sys.executable, str(HERE / "peer_jax.py"), *steps],
+        "PyTorch": [arguments.torch, str(HERE / "peer_torch.py")],
+        "JAX": [sys.executable, str(HERE / "peer_jax.py")],
     }
     reports, medians = in_turn(programs, report_of)
     run = this_run()

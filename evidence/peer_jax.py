@@ -8,7 +8,7 @@ import itertools
 
 import jax
 import jax.numpy as jnp
-from peers import BATCH, LAYERS, RATE, go_on, report, steps_for
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, report
 
 add_one = jax.jit(lambda x: x + 1)
 square = jax.jit(lambda x: x @ x)
@@ -147,7 +147,7 @@ def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
 
 if __name__ == "__main__":
     device = jax.devices()[0]
-    steps = steps_for(device.platform)
+    steps = STEPS[device.platform]
     work = on_one_device(steps)
     if device.platform == "gpu":
         work |= beside_a_gpu(device, jax.devices("cpu")[0])

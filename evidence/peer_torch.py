@@ -7,7 +7,7 @@ PyTorch computes inside each call, and `torch.cpu.synchronize` does nothing.
 import itertools
 
 import torch
-from peers import BATCH, LAYERS, RATE, go_on, report, steps_for
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, report
 
 
 def drawing_and_squaring(size, device):
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     gpu = torch.cuda.is_available()
     device, wait = ("cuda", torch.cuda.synchronize) if gpu else ("cpu", torch.cpu.synchronize)
     torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it, the default of XLA.
-    steps = steps_for("gpu" if gpu else "cpu")
+    steps = STEPS["gpu" if gpu else "cpu"]
     work = on_one_device(steps, device, wait)
     if gpu:
         work |= beside_a_gpu(steps, device, wait)
