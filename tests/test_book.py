@@ -99,19 +99,29 @@ def test_the_appendix_explains_each_score_above_1_that_a_machine_has_recorded(pa
 
 def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files():
     """Colab shows a role raw, so a chapter cannot read them."""
-    runs = json.loads((ROOT / "evidence" / "h200.json").read_text())["seconds"]["JAX"]
+    file = json.loads((ROOT / "evidence" / "h200.json").read_text())
+    runs = file["seconds"]["JAX"]
     ms = {work: 1e3 * np.median(seconds) for work, seconds in runs.items()}
     calls = runs["a thousand increments, call by call"]
     call = f"{1e3 * min(calls):.0f} to {1e3 * max(calls):.0f} µs"
-    products, copies = ms["fifty products"], ms["copying them to pinned memory"]
+    products, megabytes = ms["fifty products"], file["bytes copied"] / 1e6
+    pageable, pinned = (ms[f"copying them to {kind} memory"] for kind in ("pageable", "pinned"))
+    rates = f"{megabytes / pageable:.1f} GB/s into pageable memory and "
+    rates += f"{megabytes / pinned:.0f} GB/s into pinned"
     late, early = (
-        (products + copies - ms[way]) / products
+        (products + pinned - ms[way]) / products
         for way in ("fifty products, then fifty copies", "each copy behind its product")
     )
+    recipes, window = map(np.median, file["ratios"].values())
     record = results.load(recorded.FOLDER / "h200-16-cores.json").claims.values()
     (loop,) = (claim.numbers for page in record for claim in page if claim.key == "loop-mended")
     for page, phrase in (
         ("asynchronous-computation", f"took {ms['a thousand increments, scan']:.0f} ms"),
+        (
+            "asynchronous-computation",
+            f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
+        ),
+        ("asynchronous-computation", f"a megabyte for each step, took {window:.1f} times as long"),
         ("asynchronous-computation", f"learned from {loop['gain']:.1f} times as many examples"),
         (
             "asynchronous-computation",
@@ -119,8 +129,11 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
         ),
         ("asynchronous-computation", call),
         ("measuring-asynchronous-code", call),
+        ("measuring-asynchronous-code", rates),
+        ("automatic-parallelism", rates),
         ("automatic-parallelism", f"with a score of {late:.1f} on that H200"),
         ("automatic-parallelism", f"right behind its product, of {early:.2f},"),
+        ("in-your-own-code", f"before and after both recipes: {recipes:.2f} times as fast."),
     ):
         assert phrase in " ".join((BOOK / f"{page}.md").read_text().split())
 
