@@ -97,7 +97,7 @@ def tested(
                 for output in outputs
                 if output["output_type"] == "error"
             )
-            raise RuntimeError(f"the run {side} the cause never came to {missing} ({errors})")
+            raise RuntimeError(f"the run {side} the cause never reached {missing} ({errors})")
         for key in keys:
             if key not in results or complaint(side, key, results[key]):
                 results[key] = summary(made[key]) | {"tries": tries}
@@ -278,7 +278,9 @@ def gather(pages: list[Path], file: Path = FILE) -> list[str]:
             results = evidence_of(page)
         except (CellExecutionError, CellTimeoutError, RuntimeError) as error:
             why = f"{error.ename}: {error.evalue}" if hasattr(error, "ename") else str(error)
-            wrong.append(f"{name_of(page)}, of which nothing new is kept: {' '.join(why.split())}")
+            wrong.append(
+                f"{name_of(page)} broke off, and its old evidence stays: {' '.join(why.split())}"
+            )
             continue
         except KeyboardInterrupt:
             left = " ".join(map(name_of, pages[number - 1 :]))

@@ -39,7 +39,7 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     options = parser.parse_args(given)
     if not options.repeats and (options.load or options.cores or options.devices):
-        parser.error("load, cores and devices are for repeats: say how many, too")
+        parser.error("--load, --cores and --devices need --repeats, the number of runs")
     return options
 
 
@@ -59,8 +59,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     if wrong:
-        sys.exit("\n".join(["This is not as it should be:", *wrong]))
-    print("All of it is as it should be.")
+        sys.exit("\n".join(["The evidence has defects:", *wrong]))
+    print("The evidence has no defects.")
 
 
 if __name__ == "__main__":

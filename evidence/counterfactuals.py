@@ -388,9 +388,9 @@ def runs_without(page: Path) -> list[tuple[Intervention, list[str]]]:
     """Return the runs of a page without a cause: the intervention, and the keys of its claims."""
     causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
-        raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
+        raise ValueError(f"{page} has claims without a cause in CAUSES of {__file__}: {missing}.")
     if left := ", ".join(key for key in causes if key not in claims):
-        raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
+        raise ValueError(f"CAUSES of {__file__} has keys that {page} does not claim: {left}.")
     runs: dict[int, tuple[Intervention, list[str]]] = {}
     for key, cause in causes.items():
         runs.setdefault(id(cause), (cause, []))[1].append(key)

@@ -54,7 +54,7 @@ def header(name: str) -> dict:
 def main(given: list[str] | None = None) -> None:
     """Write the results of this machine under the name on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="what to call this machine")
+    parser.add_argument("name", help="a name for this machine")
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
     options = parser.parse_args(given)
     if not re.fullmatch(r"[\w.-]*\w", options.name):

@@ -125,9 +125,9 @@ def test_each_page_runs_as_it_is_and_without_its_causes_and_on_one_core(book, ca
         "exercises": {"X1": "accepted"},
         "tries": 1,
     }
-    said = capsys.readouterr().out
-    assert said.startswith("page 1 of 2, one\n  with each cause: holds: 4 (0 s)\n")
-    assert "  without asynchronous dispatch: fails: 2 (0 s)\n" in said
+    printed = capsys.readouterr().out
+    assert printed.startswith("page 1 of 2, one\n  with each cause: holds: 4 (0 s)\n")
+    assert "  without asynchronous dispatch: fails: 2 (0 s)\n" in printed
 
 
 def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there(
@@ -162,24 +162,24 @@ def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropp
     ("error", "words"),
     [(DeadKernelError("Kernel died"), "Kernel died"), (CellTimeoutError("too\nlate"), "too late")],
 )
-def test_a_page_whose_run_breaks_off_is_told_of_and_the_others_are_kept(book, error, words):
+def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book, error, words):
     def break_off(call):
         if call == 1:
             book.before = lambda call: None
             raise error
 
     book.before = break_off
-    assert book.gather() == [f"one, of which nothing new is kept: {words}"]
+    assert book.gather() == [f"one broke off, and its old evidence stays: {words}"]
     assert book.ran == [ALL_RUNS[0], *ALL_RUNS[5:]]
     assert list(book.pages) == ["solutions/one"]
 
 
-def test_a_claim_that_a_run_never_came_to_is_told_of_with_the_error_that_kept_it(book, monkeypatch):
+def test_a_claim_that_a_run_never_reached_is_named_with_the_error(book, monkeypatch):
     error = {"output_type": "error", "ename": "IndexError", "evalue": "out of range"}
-    shown = {"cells": [{"outputs": [error]}]}
-    monkeypatch.setattr(causes, "run_notebook", lambda *_, **__: shown)
+    notebook = {"cells": [{"outputs": [error]}]}
+    monkeypatch.setattr(causes, "run_notebook", lambda *_, **__: notebook)
     (wrong,) = book.gather("solutions/one")
-    assert wrong.endswith("never came to x1-gpu, x2 (IndexError: out of range)")
+    assert wrong.endswith("never reached x1-gpu, x2 (IndexError: out of range)")
 
 
 @pytest.mark.parametrize(
@@ -273,16 +273,19 @@ def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
 ):
     words = {"u": "untestable", "h": "holds", "f": "fails"}
     record = {"claims": {k: words[v] for k, v in zip(["a", "b", "c-gpu"], verdicts, strict=False)}}
-    (asked,) = (each for each in causes.CONDITIONS if each.name == condition)
-    found = asked.wrong("automatic-parallelism", record)
-    assert found.startswith(wrong) if wrong else not found
+    by_name = {condition.name: condition for condition in causes.CONDITIONS}
+    defect = by_name[condition].wrong("automatic-parallelism", record)
+    assert defect.startswith(wrong) if wrong else not defect
 
 
 @pytest.mark.parametrize(
     ("causes", "words"),
     [
-        ({"x1-gpu": BARRIERS}, r"claims what has no cause in CAUSES of .*: x2"),
-        (CAUSES["one"] | CAUSES["solutions/one"], r"names what .* does not claim: early, of-x, "),
+        ({"x1-gpu": BARRIERS}, r"has claims without a cause in CAUSES of .*: x2"),
+        (
+            CAUSES["one"] | CAUSES["solutions/one"],
+            r"has keys that .* does not claim: early, of-x, ",
+        ),
         (
             {"x1-gpu": BARRIERS, "x2": Intervention("", {"z": ""})},
             r"one\.md, x2: 'z' does not stand in the notebook exactly once",
@@ -311,7 +314,7 @@ def test_a_page_is_named_as_the_book_names_it_or_by_its_path():
     ("given", "words"),
     [
         (["nowhere"], "there is no page 'nowhere'; there are asynchronous-computation, "),
-        (["--load", "2"], "load, cores and devices are for repeats"),
+        (["--load", "2"], "--load, --cores and --devices need --repeats"),
         (["--repeats", "many"], "invalid int value: 'many'"),
     ],
 )
@@ -324,7 +327,7 @@ def test_what_makes_no_sense_is_refused_in_a_sentence(given, words, capsys):
 def test_a_defect_ends_the_command_with_an_error_that_names_it(monkeypatch):
     monkeypatch.setattr("sys.argv", ["check_claims.py"])
     monkeypatch.setattr(causes, "gather", lambda pages: ["early, without its cause: holds"])
-    with pytest.raises(SystemExit, match="not as it should be:\nearly, without its cause: holds"):
+    with pytest.raises(SystemExit, match="has defects:\nearly, without its cause: holds"):
         check_claims.main()
 
 
