@@ -70,7 +70,7 @@ def runs(
     """
     for tries in range(1, TRIES + 1):
         started = time.monotonic()
-        notebook = run_notebook(page, intervention, strict=False, timeout=900, **options)
+        notebook = run_notebook(page, intervention, **options)
         made = map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))
         by_key = {claim.key: claim for claim in made}
         verdicts = Counter(c.verdict for key, c in by_key.items() if not keys or key in keys)
@@ -141,15 +141,13 @@ class Condition:
     page: str | None = None
     intervention: Intervention | None = None
     cores: int | None = None
-    devices: int | None = None
+    devices: int = 0
 
     def run(self, page: Path) -> dict:
         """Run a page until nothing is wrong, three times at most."""
-        devices = {"JAX_NUM_CPU_DEVICES": str(self.devices)} if self.devices else {}
+        label = f"on {self.name}"
         with on_cores(self.cores):
-            for tries, made, notebook in runs(
-                page, f"on {self.name}", self.intervention, environment=devices
-            ):
+            for tries, made, notebook in runs(page, label, self.intervention, devices=self.devices):
                 reports = outputs_of(notebook, exercises.MIME_TYPE)
                 record = {
                     "claims": {key: claim.verdict for key, claim in made.items()},

@@ -6,7 +6,6 @@ run again.
 """
 
 import argparse
-import functools
 import json
 import os
 import re
@@ -65,9 +64,7 @@ def main(given: list[str] | None = None) -> None:
     file = ROOT / RECORDED / f"{options.name}.json"
     pages = {f"book/{name_of(page)}": page for page in options.pages or notebooks()}
     try:
-        # A claim that fails is a result, too.
-        run = functools.partial(run_notebook, strict=False, timeout=900)
-        record(file, header(options.name), pages, run)
+        record(file, header(options.name), pages, run_notebook)
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)

@@ -43,8 +43,6 @@ def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE)
     `condition` has the keys `load`, `cores` and `devices`.
     """
     rows = load(file)
-    devices = condition["devices"]
-    environment = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices else {}
     with on_cores(condition["cores"]), busy_processes(condition["load"]):
         for number in range(repeats):
             for page in pages:
@@ -53,7 +51,7 @@ def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE)
                 run["commit"] = commit("d2lpar", page)
                 if number < sum(run.items() <= row.items() for row in rows):
                     continue
-                notebook = run_notebook(page, strict=False, timeout=900, environment=environment)
+                notebook = run_notebook(page, devices=condition["devices"])
                 made = list(map(Claim.from_dict, outputs_of(notebook, MIME_TYPE)))
                 run |= {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
                 run |= {"claims": "; ".join(map(in_short, made))}

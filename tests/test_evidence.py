@@ -57,12 +57,12 @@ class Book:
             cells = [f"claim('A claim.', x > 1, {key=})" for key in keys]
             write_page(self.folder / f"{name}.md", "x = 2", "y = 3", *cells)
 
-    def run(self, page, intervention=None, *, environment=None, allow_errors=False, **_):
+    def run(self, page, intervention=None, *, devices=0, allow_errors=False, **_):
         name = name_of(page)
-        label = intervention.takes_away if intervention else ONE_CORE if environment else AS_IT_IS
+        label = intervention.takes_away if intervention else ONE_CORE if devices else AS_IT_IS
         self.before(len(self.ran))
         self.ran.append((name, label))
-        self.condition = environment, len(os.sched_getaffinity(0))
+        self.condition = devices, len(os.sched_getaffinity(0))
         assert allow_errors == bool(intervention)
         outputs = []
         for key in claims_of(page):
@@ -111,7 +111,7 @@ def test_each_page_runs_as_it_is_and_without_its_causes_and_on_one_core(book, ca
     cores = len(os.sched_getaffinity(0))
     assert book.gather() == []
     assert book.ran == ALL_RUNS
-    assert book.condition == ({"JAX_NUM_CPU_DEVICES": "8"}, 1)
+    assert book.condition == (8, 1)
     assert len(os.sched_getaffinity(0)) == cores
     page = book.pages["one"]
     assert (page["commit"], page["machine"]) == ("c1", "this machine")

@@ -64,11 +64,12 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
     assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 3
 
 
-def test_where_errors_are_allowed_the_cells_after_one_run(tmp_path):
-    page = write_page(tmp_path / "page.md", "[][0]", "print('on')")
-    failing, after = run_notebook.run_notebook(page, allow_errors=True).cells
+def test_where_errors_are_allowed_the_cells_after_one_run_with_as_many_devices_as_asked(tmp_path):
+    devices = "import os\nprint(os.environ['JAX_NUM_CPU_DEVICES'])"
+    page = write_page(tmp_path / "page.md", "[][0]", devices)
+    failing, after = run_notebook.run_notebook(page, allow_errors=True, devices=8).cells
     assert failing.outputs[0].ename == "IndexError"
-    assert after.outputs[0].text == "on\n"
+    assert after.outputs[0].text == "8\n"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +84,7 @@ def test_where_errors_are_allowed_the_cells_after_one_run(tmp_path):
 def test_a_solution_that_is_not_accepted_ends_it_with_an_error(page, verdict, ends, monkeypatch):
     report = {"exercise": "X1", "verdict": verdict, "saw": ""}
     executed = notebook_showing((exercises.MIME_TYPE, report))
-    monkeypatch.setattr(run_notebook, "run_notebook", lambda path: executed)
+    monkeypatch.setattr(run_notebook, "run_notebook", lambda path, strict: executed)
     monkeypatch.setattr(sys, "argv", ["run_notebook.py", page])
     with pytest.raises(SystemExit, match=ends) if ends else nullcontext():
         run_notebook.main()
