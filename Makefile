@@ -81,7 +81,7 @@ cluster:  # start the script for clusters with MPI and Slurm, which it installs 
 # Likewise: it installs other people's libraries, for this one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
 	$(run) uv run --no-sync --active --with flax --with equinox --with numpyro --with grain \
-	    python -m pytest -rs tests/test_watch_libraries.py tests/book/test_in_your_own_code.py
+	    python -m pytest -rs tests/_watch/test_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine (PORT=8000)
 	$(run) python .ci/serve.py $(or $(PORT),8000)

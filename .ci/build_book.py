@@ -24,7 +24,7 @@ STAMP = BUILD / "book.stamp"
 OPENED, REASON = "opened.json", "reason.txt"
 PAGE = BUILD / "html/book/index.html"
 # In a separate process, because asking JAX for a GPU reserves its memory.
-MACHINE = "from d2lpar._devices import this_machine; print(this_machine())"
+MACHINE = "from d2lpar._jax.devices import this_machine; print(this_machine())"
 
 
 def main():

@@ -32,8 +32,8 @@ from d2lpar import (
     no_waits,
     watch,
 )
-from d2lpar._devices import this_machine
-from d2lpar._format import format_value
+from d2lpar._jax.devices import this_machine
+from d2lpar._plain.format import format_value
 from d2lpar.book.workloads import Work, host_batch, init_mlp, train_step
 
 TURNS = 1000

@@ -22,7 +22,7 @@ from pathlib import Path
 from conditions import this_run
 from run_notebook import ROOT
 
-from d2lpar._format import write_whole
+from d2lpar._plain.format import write_whole
 
 HERE = ROOT / "evidence"
 ROUNDS = 3

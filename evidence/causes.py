@@ -37,7 +37,7 @@ from run_notebook import (
 )
 
 from d2lpar import Predicate
-from d2lpar._format import write_whole
+from d2lpar._plain.format import write_whole
 from d2lpar.book import claims, exercises
 from d2lpar.book.claims import Claim
 from d2lpar.book.results import outputs_of

@@ -18,7 +18,7 @@ from check_claims import page_named
 from conditions import RECORDED, commit, this_run
 from run_notebook import ROOT, name_of, notebooks, run_notebook
 
-from d2lpar._format import write_whole
+from d2lpar._plain.format import write_whole
 from d2lpar.book.results import page_of
 
 

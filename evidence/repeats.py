@@ -24,7 +24,7 @@ from causes import in_words
 from conditions import busy_processes, commit, on_cores, where
 from run_notebook import ROOT, name_of, run_notebook
 
-from d2lpar._format import plural, write_whole
+from d2lpar._plain.format import plural, write_whole
 from d2lpar.book.claims import MIME_TYPE, Claim
 from d2lpar.book.results import outputs_of
 

@@ -99,15 +99,15 @@ GPU_STAND_INS = Intervention(
     "the difference between a CPU and a GPU",
     # CPU devices play two GPUs, so that the cells for GPUs run without one.
     first=f"""
-import d2lpar._devices, jax
+import d2lpar._jax.devices, jax
 
 jax.config.update("jax_num_cpu_devices", 4)
 
-def stand_in(kind, devices_of=d2lpar._devices._devices_of):
+def stand_in(kind, devices_of=d2lpar._jax.devices._devices_of):
     cpus = devices_of("cpu")
     return cpus[::3] if kind == "cpu" else cpus[1:3]
 
-d2lpar._devices._devices_of = stand_in
+d2lpar._jax.devices._devices_of = stand_in
 {FEW_ROUNDS}""",
     # Sizes for a GPU keep a CPU busy for minutes.
     edits={

@@ -11,6 +11,8 @@ import pytest
 from fakes import FakeClock
 from run_notebook import ROOT
 
+from d2lpar._processes import worker
+
 
 @pytest.fixture
 def clock():
@@ -87,7 +89,7 @@ def _no_worker_outlives_the_tests():
     yield
     children = psutil.Process().children(recursive=True)
     commands = [" ".join(child.cmdline()) for child in children if child.is_running()]
-    assert not [command for command in commands if "d2lpar._worker" in command]
+    assert not [command for command in commands if worker.__name__ in command]
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from types import SimpleNamespace
 
+from d2lpar import Comparison, Measurement, Quantity
+
 
 class FakeClock:
     """A clock that stands still until someone waits or lets it advance."""
@@ -63,3 +65,22 @@ class FakeDevice:
         self._clock.advance(dispatch)
         self._free_at = max(self._free_at, self._clock.now) + work
         return FakeArray(self._clock, self._free_at, device=self)
+
+
+def run_of(machine="mine", needs=None, level=0.95, warnings=(), **times):
+    """Return a run in which functions took so many seconds; `(times, bytes)` observes memory."""
+    measured = []
+    for name, given in times.items():
+        samples, memory = given if isinstance(given[0], tuple) else (given, None)
+        total, dispatch = (
+            Quantity(name, tuple(share * s for s in samples), "s", level=level)
+            for share in (1.0, 0.1)
+        )
+        observed = {"memory": Quantity("memory", memory, "B")} if memory else {}
+        devices = frozenset({"CPU 0"})
+        measured.append(Measurement(name, dispatch, total, warnings, devices, observed))
+    return Comparison(measured, level, 0, needs, machine)
+
+
+SLOW = 2.0, 2.1, 2.2, 1.9, 2.3, 1.8, 2.4, 1.7, 9.0
+FAST = tuple(s / 2 for s in SLOW)

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 
 from d2lpar import COLORS, use_style
-from d2lpar._format import format_value
+from d2lpar._plain.format import format_value
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 

@@ -10,8 +10,8 @@ from docutils import nodes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from d2lpar import use_style
-from d2lpar._format import prefix_of
-from d2lpar._plot import WIDTH, device_color
+from d2lpar._plain.format import prefix_of
+from d2lpar._timeline.plot import WIDTH, device_color
 
 GROUPS = {
     "Ten random products": [

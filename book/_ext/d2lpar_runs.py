@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 
 from d2lpar import exact
-from d2lpar._format import plural
+from d2lpar._plain.format import plural
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
 from d2lpar.book.results import Results, load, page_of, this_run

@@ -11,8 +11,8 @@ from docutils import nodes
 from sphinx.util import logging
 from sphinx_design.shared import create_component
 
-from d2lpar._format import format_value
-from d2lpar._quantity import Predicate
+from d2lpar._measure.quantity import Predicate
+from d2lpar._plain.format import format_value
 from d2lpar.book.claims import VERDICTS
 from d2lpar.book.notebook import VERDICT_COLORS, badge, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from d2lpar._errors import needs
+from d2lpar._plain.errors import needs
 
 with needs("book"):
     for _name in ("altair", "matplotlib", "networkx", "scipy"):

@@ -22,11 +22,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._format import as_table, format_seconds, in_one_line, share_bar
-from d2lpar._measurement import Comparison
-from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
-from d2lpar._quantity import Quantity
-from d2lpar._waiting import blocks_host
+from d2lpar._measure.comparison import Comparison
+from d2lpar._measure.quantity import Quantity
+from d2lpar._measure.waiting import blocks_host
+from d2lpar._plain.format import as_table, format_seconds, in_one_line, share_bar
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 from d2lpar.book.workloads import Work, chain
 

@@ -13,15 +13,15 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from d2lpar._devices import cpu, device_name
-from d2lpar._format import format_value
-from d2lpar._measurement import Until, compare, measure
-from d2lpar._overlap import OverlapScore, overlap_score
-from d2lpar._plot import COLORS, WIDTH, format_axis
-from d2lpar._quantity import Quantity
-from d2lpar._timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
-from d2lpar._timing import Timer
-from d2lpar._trace import record_trace
+from d2lpar._jax.devices import cpu, device_name
+from d2lpar._measure.clock import Timer
+from d2lpar._measure.comparison import Until, compare, measure
+from d2lpar._measure.overlap import OverlapScore, overlap_score
+from d2lpar._measure.quantity import Quantity
+from d2lpar._plain.format import format_value
+from d2lpar._timeline.plot import COLORS, WIDTH, format_axis
+from d2lpar._timeline.recording import record_trace
+from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar.book.recorded import recorded_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
-from d2lpar._quantity import Quantity
+from d2lpar._measure.quantity import Quantity
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 
 # --- What messages cost, and when a second process pays -------------------------------------------

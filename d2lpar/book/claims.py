@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from d2lpar._format import format_value
-from d2lpar._quantity import Predicate, Quantity, exact, quantities_table
+from d2lpar._measure.quantity import Predicate, Quantity, exact, quantities_table
+from d2lpar._plain.format import format_value
 from d2lpar.book.notebook import VERDICT_COLORS, badge, show_in_notebook, with_code
 from d2lpar.book.recorded import PAGE, claims_recorded
 
@@ -312,7 +312,7 @@ def claim(
         AssertionError: In strict mode, if the claim does not hold.
 
     Example:
-        >>> from d2lpar._quantity import exact
+        >>> from d2lpar._measure.quantity import exact
         >>> calls = exact("calls", 3)
         >>> claim("It takes {calls} calls.", calls < 4, calls=calls)
         Claim: It takes 3 calls.

@@ -7,10 +7,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, MultipleLocator
 
-from d2lpar._measurement import Measurement
-from d2lpar._memory import PeakMemory
-from d2lpar._plot import COLORS, WIDTH, error_bars, format_axis
-from d2lpar._quantity import Quantity
+from d2lpar._measure.comparison import Measurement
+from d2lpar._measure.memory import PeakMemory
+from d2lpar._measure.quantity import Quantity
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
 
 # What a reader meets on the way to the right number is drawn in the second of the two.
 _RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))

@@ -8,9 +8,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 
-from d2lpar._overlap import SLACK, overlap_score
-from d2lpar._plot import COLORS, WIDTH, error_bars, format_log_axis, interval_ends
-from d2lpar._quantity import Predicate, Quantity, once
+from d2lpar._measure.overlap import SLACK, overlap_score
+from d2lpar._measure.quantity import Predicate, Quantity, once
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_log_axis, interval_ends
 
 Rows = Mapping[str, Quantity]
 

@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from d2lpar._devices import Machine, this_machine, versions
-from d2lpar._quantity import Quantity
+from d2lpar._jax.devices import Machine, this_machine, versions
+from d2lpar._measure.quantity import Quantity
 from d2lpar.book import claims
 from d2lpar.book.claims import Claim
 from d2lpar.book.notebook import show_in_notebook

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar._measurement import measure
+from d2lpar._measure.comparison import measure
 
 Parameters = list[tuple[jax.Array, jax.Array]]
 

@@ -7,7 +7,7 @@ import pytest
 from timelines import event, timeline
 
 from d2lpar import Quantity, cpu, exact
-from d2lpar._timeline import COPY, COPY_CALL
+from d2lpar._timeline.timeline import COPY, COPY_CALL
 from d2lpar.book import automatic_parallelism
 from d2lpar.book.automatic_parallelism import (
     COPIES,

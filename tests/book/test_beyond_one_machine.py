@@ -3,7 +3,7 @@ from drawings import style_of_the_book
 from matplotlib.colors import to_hex
 
 from d2lpar import Quantity
-from d2lpar._plot import COLORS
+from d2lpar._timeline.plot import COLORS
 from d2lpar.book.beyond_one_machine import (
     MessageCost,
     break_even,

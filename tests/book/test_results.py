@@ -9,7 +9,7 @@ import nbformat
 import pytest
 
 from d2lpar import Quantity, exact
-from d2lpar._devices import Machine, this_machine, versions
+from d2lpar._jax.devices import Machine, this_machine, versions
 from d2lpar.book import claims, results
 from d2lpar.book.claims import Claim
 from d2lpar.book.recorded import FOLDER

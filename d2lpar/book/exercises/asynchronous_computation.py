@@ -8,10 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar._devices import cpu
-from d2lpar._format import format_seconds, plural
-from d2lpar._measurement import measure
-from d2lpar._waiting import wait_all
+from d2lpar._jax.devices import cpu
+from d2lpar._measure.comparison import measure
+from d2lpar._measure.waiting import wait_all
+from d2lpar._plain.format import format_seconds, plural
 from d2lpar.book.exercises.checking import (
     STEPS,
     CallLog,

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar._devices import cpu, device_name, two_devices
-from d2lpar._format import plural
-from d2lpar._measurement import compare
-from d2lpar._timeline import PYTHON, Event, Timeline
-from d2lpar._trace import record_trace
+from d2lpar._jax.devices import cpu, device_name, two_devices
+from d2lpar._measure.comparison import compare
+from d2lpar._plain.format import plural
+from d2lpar._timeline.recording import record_trace
+from d2lpar._timeline.timeline import PYTHON, Event, Timeline
 from d2lpar.book.exercises.checking import (
     CallLog,
     Rejection,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from d2lpar._errors import WorkerError
-from d2lpar._workers import Workers
+from d2lpar._plain.errors import WorkerError
+from d2lpar._processes.workers import Workers
 from d2lpar.book.exercises.checking import (
     Rejection,
     Report,

@@ -22,9 +22,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar._devices import cpu, device_name
-from d2lpar._errors import CompilationError, D2lparError, DeviceError
-from d2lpar._format import plural
+from d2lpar._jax.devices import cpu, device_name
+from d2lpar._plain.errors import CompilationError, D2lparError, DeviceError
+from d2lpar._plain.format import plural
 from d2lpar.book.notebook import VERDICT_COLORS, with_code
 from d2lpar.book.workloads import chain
 

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar._devices import cpu
+from d2lpar._jax.devices import cpu
 from d2lpar.book.exercises.checking import (
     STEPS,
     CallLog,

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from d2lpar._devices import cpu
-from d2lpar._format import format_seconds, plural
-from d2lpar._quantity import Quantity, in_percent
+from d2lpar._jax.devices import cpu
+from d2lpar._measure.quantity import Quantity, in_percent
+from d2lpar._plain.format import format_seconds, plural
 from d2lpar.book.exercises.checking import (
     Rejection,
     Report,

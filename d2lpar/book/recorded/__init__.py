@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from d2lpar._format import plural
-from d2lpar._quantity import Quantity
+from d2lpar._measure.quantity import Quantity
+from d2lpar._plain.format import plural
 
 FOLDER = Path(__file__).parent
 """Where the files lie."""

@@ -10,7 +10,7 @@ import numpy as np
 from attempts import both_tests
 
 from d2lpar import Quantity, compare, measure
-from d2lpar._cores import Control
+from d2lpar._plain.cores import Control
 from d2lpar.book.exercises import check_w1, check_w2, check_w3
 
 RIGHT, WRONG = {}, {}

@@ -1,0 +1,1 @@
+"""Where d2lpar touches JAX: its devices, profiler, reads, stacks, and all its private names."""

@@ -1,0 +1,117 @@
+"""Open JAX's profiler for `watch`, share it with the program, and read what it recorded.
+
+How it works. JAX has one profiler in a process. While `watch` has it open, the program may ask for
+a recording of its own (`jax.profiler.trace`). So the class of sessions that JAX creates is
+replaced: a session of the program first closes the one of `watch`.
+"""
+
+import itertools
+import re
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+
+
+class Sessions:
+    """Sessions of JAX's profiler that make way when the program opens one.
+
+    Args:
+        make_way: Returns a context manager that closes an open session of `watch` and keeps others
+            from opening; the program's session is created inside it.
+
+    Attributes:
+        why_none: Why no session could be opened, in words; "" if none was refused.
+    """
+
+    def __init__(self, make_way: Callable[[], AbstractContextManager[None]]) -> None:
+        self.why_none = ""
+        self._make_way = make_way
+        self._original: Callable[..., Any] | None = None
+
+    def open(self) -> Any:
+        """Return an open session, which ends with `stop()`, or None if JAX gives none."""
+        if not can_read_traces():
+            self.why_none = "it takes JAX 0.7.1 or newer to read what the profiler records"
+            return None
+        try:
+            from jax._src.lib import _profiler
+
+            if self._original is None:
+                self._replace(_profiler)
+            options = _profiler.ProfileOptions()
+            options.python_tracer_level = 0
+            # The default records all compiled programs, idle ones too: with 2,000 of them, closing
+            # a session took half a second.
+            options.enable_hlo_proto = False
+            with without_tensorflow():
+                return self._original(options)
+        except Exception as error:
+            self.why_none = f"JAX's profiler could not be opened ({error})"
+            return None
+
+    def _replace(self, profiler: types.ModuleType) -> None:
+        self._original = original = profiler.ProfilerSession
+
+        def session_of_the_program(*args: Any, **kwargs: Any) -> Any:
+            with self._make_way():
+                return original(*args, **kwargs)
+
+        self._replacement = profiler.ProfilerSession = session_of_the_program
+
+    def restore(self) -> None:
+        """Put JAX's class back, unless another watcher has replaced it since."""
+        if self._original is not None:
+            from jax._src.lib import _profiler
+
+            if _profiler.ProfilerSession is self._replacement:
+                _profiler.ProfilerSession = self._original
+
+
+def can_read_traces() -> bool:
+    """Return whether this version of JAX can read traces: `ProfileData` is None in jax 0.7.0."""
+    return getattr(sys.modules["jax"].profiler, "ProfileData", None) is not None
+
+
+def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lines of events of a serialized XSpace: of the host, called "", and of each GPU.
+
+    Each thread of the host has a line. A GPU has a line for each stream; its other lines repeat the
+    events of its streams, and are left out.
+    """
+    with warnings.catch_warnings():
+        # Python 3.13 deprecates the way in which JAX builds these types.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for plane in sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(data).planes:
+            if plane.name == "/host:CPU":
+                yield "", list(plane.lines)
+            elif gpu := re.fullmatch(r"/device:GPU:(\d+)", plane.name):
+                yield (
+                    f"GPU {gpu[1]}",
+                    [line for line in plane.lines if line.name.startswith("Stream")],
+                )
+
+
+def annotating_module(caller: types.FrameType) -> str:
+    """Return the module in whose code a `TraceAnnotation` is created, given the caller's frame."""
+    module = caller.f_globals.get("__name__", "")
+    if module == "jax._src.profiler":  # StepTraceAnnotation, or a wrapper of annotate_function.
+        module = getattr(caller.f_locals.get("func"), "__module__", "")
+    return module or ""
+
+
+@contextmanager
+def without_tensorflow() -> Iterator[None]:
+    """Keep the profiler of JAX 0.7 from importing TensorFlow, or complaining that it cannot."""
+    names = []
+    if sys.modules["jax"].__version_info__ < (0, 8) and "tensorflow" not in sys.modules:
+        names = ["tensorflow", *itertools.accumulate(["tensorflow.python", ".profiler", ".trace"])]
+    for name in names:
+        sys.modules[name] = types.ModuleType(name)
+    try:
+        yield
+    finally:
+        for name in names:
+            sys.modules.pop(name, None)

@@ -1,0 +1,1 @@
+"""Measure: quantities with their spread, comparisons in turn, clocks, barriers, and memory."""

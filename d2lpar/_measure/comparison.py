@@ -1,0 +1,733 @@
+"""Benchmark functions of JAX: measure one again and again, or compare several, interleaved.
+
+How it works. A call is timed twice, when Python has control back and when the result is ready, and
+an error is raised if XLA compiles meanwhile. `compare` runs rounds: in each round every function is
+called once, in reversed order every other round, so that what disturbs the machine, or drifts,
+hits all alike, and their times can be divided round by round. Without `until` it stops after
+`repeats` rounds. With it, this is a sequential test: after 9, 18, 36, 72 and 144 rounds it looks at
+the claim, and stops at the first look at which the claim is decided. Whoever looks five times and
+stops when it pleases is wrong more often than one interval says, so each look spends a fifth of the
+allowed 5 % (alpha spending, Bonferroni): its intervals are those of 99 %.
+
+A control may tell in which rounds the machine was fit, for example had enough free cores. The
+rounds in which it was not are dropped before anything is derived from the others. A look waits for
+rounds that count, at most for twice as many.
+"""
+
+import contextlib
+import html
+import itertools
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from operator import itemgetter
+from typing import Any, Never
+
+import jax
+import numpy as np
+
+from d2lpar._jax import state
+from d2lpar._jax.compilations import listed, record_compilations
+from d2lpar._jax.devices import device_name, this_machine, versions
+from d2lpar._jax.state import require_values
+from d2lpar._measure.quantity import LEVEL, Predicate, Quantity, in_percent
+from d2lpar._measure.waiting import ExplainDonation, wait_all, wait_for
+from d2lpar._plain.cores import Control
+from d2lpar._plain.errors import (
+    CompilationError,
+    require_count,
+    require_function,
+    require_seconds,
+)
+from d2lpar._plain.format import (
+    as_table,
+    format_seconds,
+    format_value,
+    in_two_lines,
+    plural,
+    stacked_bar,
+)
+
+LOOKS = 5
+"""How often a comparison that stops when the answer is clear looks at its claim, at most."""
+
+FEWEST_ROUNDS = 9
+"""With nine samples, the 95 % interval leaves out the smallest and the largest one."""
+
+
+@dataclass(frozen=True, repr=False)
+class Measurement:
+    """The times of one function, dispatch and total, for each repeat, and what was observed.
+
+    Attributes:
+        name: What was measured.
+        dispatch: Seconds until Python had control back.
+        total: Seconds until the result was ready.
+        warnings: What a reader should know before trusting it; one sentence each.
+        devices: The names of the devices that its results lay on.
+        observed: What was observed of each result, by name.
+    """
+
+    name: str
+    dispatch: Quantity
+    total: Quantity
+    warnings: tuple[str, ...] = ()
+    devices: frozenset[str] = frozenset()
+    observed: Mapping[str, Quantity] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> Quantity:
+        """Return one of its quantities: `"dispatch"`, `"total"`, or what was observed.
+
+        Raises:
+            KeyError: If there is none of that name.
+        """
+        known = {"dispatch": self.dispatch, "total": self.total, **self.observed}
+        if name not in known:
+            raise KeyError(f"{self.name!r} has no {name!r}; it has {', '.join(known)}.")
+        return known[name]
+
+    def __repr__(self) -> str:
+        lines = [f"{self.name}, {len(self.total.samples)} repeats"]
+        for label, times in (("dispatch", self.dispatch), ("total", self.total)):
+            low, high = (format_seconds(end) for end in times.interval)
+            lines.append(
+                f"  {label:<9}{format_seconds(times.median):>8}   "
+                f"{in_percent(times.level)} interval {low} to {high}"
+            )
+        lines += [f"  {quantity!r}" for quantity in self.observed.values()]
+        lines += [f"  caution: {warning}" for warning in self.warnings]
+        return "\n".join(lines)
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, to be read again by `from_json`: all samples, in seconds.
+
+        The line is that of a `Comparison` of one function, so `python -m d2lpar compare` reads it.
+        """
+        return Comparison([self], self.total.level).to_json()
+
+    @classmethod
+    def from_json(cls, text: str) -> "Measurement":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else, or a comparison of several functions.
+        """
+        measured = list(Comparison.from_json(text).values())
+        if len(measured) != 1:
+            raise ValueError(
+                f"This is a comparison of {len(measured)} functions: read it with "
+                "Comparison.from_json."
+            )
+        return measured[0]
+
+    @property
+    def _remarks(self) -> list[str]:
+        """What the intervals beside the medians do not say."""
+        return [warning for warning in self.warnings if warning not in self.total.warnings]
+
+    def _repr_html_(self) -> str:
+        return _times_table([self], self._remarks)
+
+
+_SAID_OF_ALL = ("machine", "level", "dropped_rounds", "needs")
+"""What is said of all measurements of a comparison together."""
+
+
+class Comparison(dict[str, Measurement]):
+    """The measurements of functions that were called in turn, paired up round by round.
+
+    It is a dict: `times["new"]` is the `Measurement` of the function of that name.
+
+    Args:
+        measurements: One for each function, of the rounds that count.
+        level: The confidence of their intervals.
+        dropped_rounds: How many rounds do not count, since the control did not hold in them.
+        needs: What the machine lacked, if fewer than nine rounds count. Then what it holds is of
+            all rounds, to be looked at, and nothing should be claimed of it.
+        machine: What they were measured on, in words; this machine if None.
+    """
+
+    def __init__(
+        self,
+        measurements: Iterable[Measurement],
+        level: float = LEVEL,
+        dropped_rounds: int = 0,
+        needs: str | None = None,
+        machine: str | None = None,
+    ) -> None:
+        super().__init__((measurement.name, measurement) for measurement in measurements)
+        self.level: float = level
+        self.dropped_rounds: int = dropped_rounds
+        self.needs: str | None = needs
+        self._machine = machine
+
+    @property
+    def machine(self) -> str:
+        """What it was measured on, in words, with JAX's devices and its version."""
+        if self._machine is None:
+            here = this_machine().rows
+            self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {versions()['jax']}"
+        return self._machine
+
+    def ratio(self, over: str, under: str, of: str = "total") -> Quantity:
+        """Divide a quantity of one function by that of another, round by round.
+
+        Args:
+            over: The name of the one function.
+            under: The name of the other.
+            of: `"total"`, `"dispatch"`, or what was observed.
+
+        Returns:
+            The ratios, with a name that says what they are.
+
+        Raises:
+            KeyError: If there is no such function or quantity.
+        """
+        for name in (over, under):
+            if name not in self:
+                raise KeyError(f"There is no function {name!r}; there are {', '.join(self)}.")
+        label = {"total": "time", "dispatch": "time of dispatch"}.get(of, of)
+        return (self[over][of] / self[under][of]).rename(f"{label}, {over} over {under}")
+
+    def to_json(self) -> str:
+        """Return it as one line of JSON, to be read again by `from_json`.
+
+        It has all samples, in seconds and bytes, and says on what machine they were taken. Two such
+        files, of two versions of a program, are what `python -m d2lpar compare` reads.
+
+        Example:
+            >>> import jax.numpy as jnp
+            >>> x = jnp.ones((100, 100))
+            >>> times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x})
+            >>> again = Comparison.from_json(times.to_json())
+            >>> again["sum"].total.samples == times["sum"].total.samples
+            True
+        """
+        measured = [
+            {
+                "name": measurement.name,
+                "dispatch": measurement.dispatch.as_dict(),
+                "total": measurement.total.as_dict(),
+                "observed": {name: q.as_dict() for name, q in measurement.observed.items()},
+                "warnings": list(measurement.warnings),
+                "devices": sorted(measurement.devices),
+            }
+            for measurement in self.values()
+        ]
+        said = {name: getattr(self, name) for name in _SAID_OF_ALL}
+        return json.dumps(said | {"measurements": measured})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Comparison":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        try:
+            given = json.loads(text)
+            measured = [
+                Measurement(
+                    one["name"],
+                    Quantity(**one["dispatch"]),
+                    Quantity(**one["total"]),
+                    tuple(one["warnings"]),
+                    frozenset(one["devices"]),
+                    {name: Quantity(**quantity) for name, quantity in one["observed"].items()},
+                )
+                for one in given["measurements"]
+            ]
+            said = {name: given[name] for name in _SAID_OF_ALL}
+            if not isinstance(said["machine"], str) or not 0 < said["level"] < 1:
+                raise ValueError(f"{said} is not what is said of a comparison")
+            return cls(measured, **said)
+        except (KeyError, TypeError, AttributeError, ValueError) as error:
+            raise ValueError(
+                f"This is nothing that Comparison.to_json or Measurement.to_json has written: "
+                f"{error!r}."
+            ) from error
+
+    def __repr__(self) -> str:
+        lines = [repr(measurement) for measurement in self.values()]
+        return "\n".join([*lines, *self._remarks])
+
+    def _repr_html_(self) -> str:
+        by_remark: dict[str, list[str]] = {}
+        for name, measurement in self.items():
+            for remark in measurement._remarks:
+                by_remark.setdefault(remark, []).append(name)
+        below = [f"{', '.join(names)}: {remark}" for remark, names in by_remark.items()]
+        return _times_table(list(self.values()), [*below, *self._remarks])
+
+    @property
+    def _remarks(self) -> list[str]:
+        """What a reader should know of the rounds."""
+        if self.needs:
+            return [f"Too few rounds count: this needs {self.needs}."]
+        if self.dropped_rounds:
+            dropped = plural(self.dropped_rounds, "round")
+            return [f"Without {dropped} in which the control did not hold."]
+        return []
+
+
+def _times_table(measurements: list[Measurement], below: list[str]) -> str:
+    """Return the HTML of when Python had control back and when the result was ready."""
+    observed = list(dict.fromkeys(label for m in measurements for label in m.observed))
+    longest = max((m.total.median for m in measurements), default=0.0)
+    rows = []
+    for m in measurements:
+        shown = [m.dispatch, m.total, *(m[label] for label in observed)]
+        asked, ready, *others = (
+            in_two_lines(format_value(q.median, q.unit), _ends(q)) for q in shown
+        )
+        bar = stacked_bar(
+            m.dispatch.median,
+            m.total.median,
+            longest,
+            f"Python is held for {format_seconds(m.dispatch.median)} of "
+            f"{format_seconds(m.total.median)}",
+        )
+        rows.append([html.escape(m.name), asked, ready, bar, *others])
+    level = in_percent(measurements[0].total.level) if measurements else ""
+    count = len(measurements[0].total.samples) if measurements else 0
+    note = f"Medians of {count} rounds, with their {level} intervals below."
+    header = ["", "the call returns", "the result is ready", "", *observed]
+    return as_table(header, rows, [note, *below])
+
+
+def _ends(quantity: Quantity) -> str:
+    if quantity.too_few_samples:
+        return "too few for an interval"
+    low, high = (format_value(end, quantity.unit) for end in quantity.interval)
+    return low if low == high else f"{low} to {high}"
+
+
+Until = Callable[[Any], Predicate | Iterable[Predicate]]
+
+
+def measure(
+    function: Callable[..., Any],
+    *args: Any,
+    until: Until | None = None,
+    repeats: int = FEWEST_ROUNDS,
+    max_seconds: float = 20.0,
+    warmup: int = 1,
+    name: str | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Measurement:
+    """Time `function(*args)`: until Python has control back, and until the result is ready.
+
+    Args:
+        function: What to measure. It must *return* what it computes: that is what is waited for.
+        *args: Its arguments, made beforehand so that making them is not timed. Keyword arguments
+            come with `functools.partial(function, name=value)`, since the names here are those of
+            `measure`. A donated argument cannot be passed again: measure `carried(function, ...)`.
+        until: As for `compare`; it is given the measurement so far.
+        repeats: How many times to measure; six or more give a 95 % interval.
+        max_seconds: As for `compare`.
+        warmup: How many calls to make first, uncounted, so that nothing compiles later.
+        name: What to print; the function's name if None.
+        clock: Returns seconds.
+
+    Returns:
+        The raw times and what follows from them.
+
+    Raises:
+        TypeError: If `function` cannot be called.
+        ValueError: If a number is out of range, or the function needs an array that was deleted, or
+            donated to an earlier call.
+        CompilationError: If XLA compiles something while the clock runs.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> double = jax.jit(lambda x: 2 * x)
+        >>> result = measure(double, jnp.ones(1000), repeats=6)
+        >>> (result.dispatch / result.total).median <= 1
+        True
+    """
+    require_values("measure()")
+    require_function("measure", function)
+    name = name or getattr(function, "__name__", type(function).__name__)
+    question = None if until is None else _Question(until, lambda rounds: rounds[name])
+    rounds = _Rounds([_Timed(name, partial(function, *args), clock, {}, {})], warmup)
+    return rounds.take(question, repeats, max_seconds)[name]
+
+
+def compare(
+    functions: Mapping[str, Callable[[], Any]],
+    *,
+    until: Until | None = None,
+    repeats: int = FEWEST_ROUNDS,
+    max_seconds: float = 20.0,
+    observe: Mapping[str, Callable[[Any], float]] | None = None,
+    units: Mapping[str, str] | None = None,
+    control: Control | None = None,
+    warmup: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Comparison:
+    """Compare the times of functions that are called in turn, so that drift hits all alike.
+
+    The order is reversed in every other round (A B C, C B A, ...). In an even number of rounds a
+    steady drift cancels; in an odd one, that of a single call is left.
+    Divide the times of two functions to get their ratio round by round: `times.ratio("a", "b")`.
+
+    With `until` it goes on until what is to be claimed is decided. It looks after `repeats` rounds,
+    then after twice as many, and so on, five times at most, with intervals of 99 %. So, whatever
+    the number of looks, at most 5 % of the claims whose bound is the truth are decided. (Alpha
+    spending in equal parts: K. K. G. Lan and D. L. DeMets, 1983, Discrete sequential boundaries for
+    clinical trials, Biometrika 70; that the parts add up to no more than the whole is Bonferroni's
+    inequality.)
+
+    Args:
+        functions: Functions without arguments, by name. Each must return what it computes. One
+            that donates its state is `carried(step, state, ...)`.
+        until: Takes the comparison so far and returns what is to be decided: one comparison of
+            quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
+            rounds.
+        repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
+            the first look. With `until` and a `control`, so many have to count, but it looks after
+            twice as many at the latest.
+        max_seconds: Once so many have passed, the round under way is the last; only the first
+            `repeats` rounds are always taken. What is still undecided then stays inconclusive.
+        observe: What else to note of each result, by name: functions that return a number. They
+            are called when the result is ready and the clock has stopped.
+        units: Their units, by name, where they have one: `"s"` or `"B"`.
+        control: What decides which rounds count, such as `free_cores(2)`. If it holds so rarely
+            that too few rounds would count in the end, it gives up after twice `repeats` or later.
+        warmup: How many uncounted rounds to run first.
+        clock: Returns seconds.
+
+    Returns:
+        A measurement for each name.
+
+    Raises:
+        TypeError: If there is no function, or something given as one cannot be called.
+        ValueError: If a number is out of range, something observed is called `"total"` or
+            `"dispatch"`, a unit is that of nothing, `until` does not look at what is measured, or
+            a function needs an array that was deleted, or donated to an earlier call.
+        CompilationError: If XLA compiles something while the clock runs.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> x = jnp.ones((1000, 1000))
+        >>> times = compare(
+        ...     {"sum": lambda: x.sum(), "product": lambda: x @ x},
+        ...     until=lambda times: times.ratio("product", "sum") > 1.5,
+        ... )
+        >>> (times.ratio("product", "sum") > 1.5).verdict
+        'holds'
+    """
+    require_values("compare()")
+    if not isinstance(functions, Mapping) or not functions:
+        raise TypeError(
+            "compare() needs a dictionary of functions by name, "
+            f'found {functions!r}: compare({{"a": f, "b": g}}).'
+        )
+    for name, function in functions.items():
+        if not callable(function):
+            raise TypeError(
+                f"compare() cannot call {name!r}, which is {type(function).__name__}: "
+                f'pass a function without arguments, {{"{name}": lambda: f(x)}}.'
+            )
+    observe, units = observe or {}, units or {}
+    _refuse_what_cannot_be_observed(observe, units)
+    question = None if until is None else _Question(until)
+    timed = [_Timed(name, call, clock, observe, units) for name, call in functions.items()]
+    return _Rounds(timed, warmup, control).take(question, repeats, max_seconds)
+
+
+def carried(
+    step: Callable[..., Any], state: Any, /, *args: Any, **kwargs: Any
+) -> Callable[[], Any]:
+    """Turn a step into a function without arguments that passes its state on from call to call.
+
+    So `measure`, `compare`, `record_trace` and `InFlight` can call it again and again, each time on
+    the state of the call before, even if it donates that (`donate_argnums=0`). The state that you
+    pass is then gone after the first call: copy it before if you need it.
+
+    Args:
+        step: Takes the state first, and returns the new one, or a tuple whose first element it is.
+        state: What to begin with: an array or a tree of them.
+        *args: What else it takes, the same in each call.
+        **kwargs: Likewise, by name.
+
+    Returns:
+        A function that calls `step` on the state of the call before, and returns all that `step`
+        returns.
+
+    Raises:
+        TypeError: If `step` cannot be called.
+        ValueError: At the first call, if `step` returns neither a state of the same tree structure
+            and shapes, nor a tuple that begins with one.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> step = jax.jit(lambda w, x: (w + x, w.sum()), donate_argnums=0)
+        >>> times = measure(carried(step, jnp.zeros(1000), 2.0), repeats=6)
+        >>> len(times.total.samples)
+        6
+    """
+    require_function("carried", step)
+    name = getattr(step, "__name__", type(step).__name__)
+    form = _form_of(state)
+    take: Callable[[Any], Any] | None = None
+
+    def call() -> Any:
+        nonlocal state, take
+        result = step(state, *args, **kwargs)
+        # Decided once, since it takes its time; the first call is no counted one.
+        take = take or _way_to_state(name, form, result)
+        state = take(result)
+        return result
+
+    call.__name__ = name
+    return call
+
+
+def _form_of(tree: Any) -> tuple[Any, list[Any]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [np.shape(leaf) for leaf in leaves]
+
+
+def _way_to_state(name: str, form: tuple[Any, list[Any]], result: Any) -> Callable[[Any], Any]:
+    """Return how to take the new state, which has this form, from what a step has returned."""
+    if _form_of(result) == form:
+        return lambda result: result
+    if isinstance(result, tuple) and result and _form_of(result[0]) == form:
+        return itemgetter(0)
+    raise ValueError(
+        f"carried() found no new state in what {name!r} has returned: neither it nor the first "
+        f"element of a tuple has the form of the state. The state is {_described(form)}; it "
+        f"returned {_described(_form_of(result))}. Let it return the new state, or (state, ...)."
+    )
+
+
+def _described(form: tuple[Any, list[Any]]) -> str:
+    structure, shapes = form
+    text = str(jax.tree.unflatten(structure, shapes))
+    return text if len(text) < 200 else f"{text[:200]}..."
+
+
+def _refuse_what_cannot_be_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> None:
+    for name, look_at in observe.items():
+        if name in ("dispatch", "total"):
+            raise ValueError(
+                f"compare() itself measures {name!r}: call what you observe by another name."
+            )
+        if not callable(look_at):
+            raise TypeError(
+                f"compare() cannot call {look_at!r} to observe {name!r}: pass a function of the "
+                f'result that returns a number, {{"{name}": lambda result: ...}}.'
+            )
+    for name in units:
+        if name not in observe:
+            raise ValueError(
+                f"units gives {name!r} a unit, but what is observed is "
+                f"{', '.join(observe) or 'nothing'}."
+            )
+
+
+# --- Rounds -----------------------------------------------------------------------------------
+
+
+@dataclass
+class _Timed:
+    """One function with the times it has taken so far."""
+
+    name: str
+    call: Callable[[], Any]
+    clock: Callable[[], float]
+    observe: Mapping[str, Callable[[Any], float]]
+    units: Mapping[str, str]
+    waited_for_something: bool = False
+
+    def __post_init__(self) -> None:
+        self.dispatch: list[float] = []
+        self.total: list[float] = []
+        self.observed: dict[str, list[float]] = {label: [] for label in self.observe}
+        self.devices: set[jax.Device] = set()
+
+    def warm_up(self) -> None:
+        _leave_nothing(wait_for(self.call()))
+
+    def time_once(self) -> None:
+        with record_compilations() as compiled:
+            start = self.clock()
+            result = self.call()
+            returned = self.clock()
+            wait_for(result)
+            ready = self.clock()
+        if compiled:
+            raise CompilationError(
+                f"{listed(compiled)} was compiled while {self.name!r} was being timed, so the "
+                "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
+                "and devices; an array from device_put and one that is not compile separately. If "
+                "another thread compiles, stop it while measuring."
+            )
+        self.dispatch.append(returned - start)
+        self.total.append(ready - start)
+        for label, look_at in self.observe.items():
+            self.observed[label].append(look_at(result))
+        self.waited_for_something |= not _leave_nothing(result)
+        for leaf in jax.tree.leaves(result):
+            if isinstance(leaf, jax.Array):
+                self.devices |= leaf.devices()
+
+    def measurement(self, level: float, counts: Sequence[bool]) -> Measurement:
+        def quantity(label: str, samples: Iterable[float], unit: str) -> Quantity:
+            kept = tuple(itertools.compress(samples, counts))
+            return Quantity(f"{self.name}, {label}", kept, unit, level=level)
+
+        dispatch = quantity("dispatch", self.dispatch, "s")
+        total = quantity("total", self.total, "s")
+        observed = {
+            label: quantity(label, samples, self.units.get(label, ""))
+            for label, samples in self.observed.items()
+        }
+        warnings = total.warnings
+        if not self.waited_for_something:
+            warnings += ("returned no JAX array: there was nothing to wait for",)
+        devices = frozenset(map(device_name, self.devices))
+        return Measurement(self.name, dispatch, total, warnings, devices, observed)
+
+
+def _leave_nothing(result: Any) -> bool:
+    """Say whether a result has nothing to wait for; then wait for whatever its function has left.
+
+    Else that would be in the time of the next function.
+    """
+    if any(hasattr(leaf, "block_until_ready") for leaf in jax.tree.leaves(result)):
+        return False
+    if state.has_started():
+        wait_all()
+    return True
+
+
+class _Rounds:
+    """Rounds in each of which every function is called once."""
+
+    def __init__(self, timed: list[_Timed], warmup: int, control: Control | None = None) -> None:
+        require_count("warmup", warmup, at_least=0)
+        self._timed = timed
+        self._warmup = warmup
+        self._control = control
+        self._probed: list[float] = []
+
+    def take(self, question: "_Question | None", repeats: int, max_seconds: float) -> Comparison:
+        """Take rounds until the question is decided or the time is up; without one, `repeats`."""
+        require_count("repeats", repeats, at_least=1)
+        require_seconds("max_seconds", max_seconds)
+        if question:
+            question.must_look()
+        clock = self._timed[0].clock
+        for round_ in range(-self._warmup, 0):
+            self._take(round_)
+        started, rounds = clock(), 0
+        for look in range(LOOKS if question else 1):
+            # When the time is up does depend on what is measured, if one function is the slow one:
+            # then a look is a little early or late for a reason. Five looks at 1 % each are on the
+            # safe side by far more (at most 2 % in simulation), and pay for that.
+            while self._needs_more(rounds, repeats * 2**look, bool(question)):
+                if rounds >= repeats and clock() - started > max_seconds:
+                    break
+                self._take(rounds)
+                rounds += 1
+            so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
+            if not question or question.decided_by(so_far) or clock() - started > max_seconds:
+                break
+            # If it went on like that to the last look, would too few rounds count?
+            counting = (rounds - so_far.dropped_rounds) / rounds
+            at_the_end = counting * repeats * 2**LOOKS
+            if rounds >= 2 * repeats and at_the_end < FEWEST_ROUNDS:
+                break
+        return so_far
+
+    def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
+        """Say whether the next look has to wait for rounds: for `wanted`, which have to count."""
+        if not has_question or not self._control:
+            return rounds < wanted
+        counting = sum(number < self._control.below for number in self._probed)
+        return rounds < wanted or (counting < wanted and rounds < 2 * wanted)
+
+    def _take(self, round_: int) -> None:
+        for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):
+            try:
+                with ExplainDonation(timed.name):
+                    timed.warm_up() if round_ < 0 else timed.time_once()
+            except BaseException as error:  # Also the reader's Ctrl-C.
+                where = "the warm-up" if round_ < 0 else f"round {round_ + 1}"
+                with contextlib.suppress(AttributeError):  # A frozen exception takes no note.
+                    error.add_note(f"Raised in {where} of {timed.name!r}.")
+                raise
+        if self._control and round_ >= 0:
+            self._probed.append(self._control.probe())
+
+    def _comparison(self, level: float) -> Comparison:
+        held = [True] * len(self._timed[0].total)
+        dropped, needs = 0, None
+        if self._control:
+            held = [number < self._control.below for number in self._probed]
+            dropped = held.count(False)
+            if len(held) - dropped < FEWEST_ROUNDS:
+                held, needs = [True] * len(held), self._control.needs
+        measurements = [timed.measurement(level, held) for timed in self._timed]
+        return Comparison(measurements, level, dropped, needs)
+
+
+# --- When to stop -----------------------------------------------------------------------------
+
+
+class _Question:
+    """What is to be decided by a comparison, or by a part of it."""
+
+    def __init__(
+        self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds
+    ) -> None:
+        if not callable(until):
+            raise ValueError(
+                f"until must be a function of what is measured, found {until!r}: "
+                "until=lambda times: times.ratio('a', 'b') < 0.5."
+            )
+        self._until = until
+        self._part = part
+
+    def must_look(self) -> None:
+        """Refuse a question that has its answer before anything is measured."""
+        with contextlib.suppress(_LookedAtError):
+            self._until(_Unmeasured())
+            raise ValueError(
+                "until does not look at what is measured, so no number of rounds could change its "
+                "answer: compare quantities of the comparison that it is given."
+            )
+
+    def decided_by(self, comparison: Comparison) -> bool:
+        asked = self._until(self._part(comparison))
+        predicates = (asked,) if isinstance(asked, Predicate) else tuple(asked or ())
+        if not predicates or not all(isinstance(p, Predicate) for p in predicates):
+            raise ValueError(
+                "until must return a comparison of quantities, such as ratio < 0.5, or several, "
+                f"found {asked!r}."
+            )
+        for quantity in (predicate.quantity for predicate in predicates):
+            if quantity.level < comparison.level and not quantity.exact:
+                raise ValueError(
+                    f"{quantity.name!r} has an interval of {in_percent(quantity.level)}, which is "
+                    f"too narrow for one of {LOOKS} looks: derive it from the comparison with "
+                    "ratio(), [...], - and /, or observe it, so that it keeps its level."
+                )
+        return not comparison.needs and all(p.verdict != "inconclusive" for p in predicates)
+
+
+class _LookedAtError(Exception):
+    """Something was asked of what has not been measured yet."""
+
+
+class _Unmeasured:
+    """What `until` is given before anything is measured, to see that it looks at it."""
+
+    def _looked_at(self, *_: object) -> Never:
+        raise _LookedAtError
+
+    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _looked_at

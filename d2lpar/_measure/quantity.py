@@ -1,0 +1,512 @@
+"""A measured quantity: its raw samples, and a confidence interval of their median."""
+
+import html
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+from d2lpar._plain.format import UNITS, as_table, format_value, interval_bar, plural, prefix_of
+
+LEVEL = 0.95
+"""The confidence with which something is said of a quantity."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantity:
+    """Samples of one measured quantity, in the order in which they were taken.
+
+    Statistics are derived, never stored. Comparing a quantity with a number or with another
+    quantity gives a `Predicate`, which looks at the whole interval: it can hold, fail, or be
+    inconclusive.
+
+    Attributes:
+        name: What was measured, as it should be printed.
+        samples: The raw values, in `unit`.
+        unit: `"s"`, `"B"`, or `""` for counts and ratios.
+        exact: Whether there is no doubt about the value, since it was counted (see `exact`).
+        level: The confidence of the interval: the probability with which it covers the median.
+        once: Whether the value was seen a single time (see `once`).
+
+    Raises:
+        ValueError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
+            level does not lie between 0 and 1.
+
+    Example:
+        >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
+        >>> times
+        one product: 1 s (95 % interval 900 ms to 5 s, 6 samples)
+        >>> (times > 0.5).verdict, (times > 2).verdict, (times > 6).verdict
+        ('holds', 'inconclusive', 'fails')
+        >>> f"One product takes {times}."
+        'One product takes 1 s.'
+    """
+
+    name: str
+    samples: tuple[float, ...]
+    unit: str = ""
+    exact: bool = False
+    level: float = LEVEL
+    once: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.level < 1:
+            raise ValueError(
+                f"The confidence of {self.name!r} lies between 0 and 1, found {self.level!r}."
+            )
+        if self.unit not in UNITS:
+            known = ", ".join(repr(unit) for unit in sorted(UNITS))
+            raise ValueError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
+        try:
+            given = tuple(self.samples)
+            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in given):
+                raise TypeError
+            samples = tuple(map(float, given))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ValueError(
+                f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
+            ) from error
+        object.__setattr__(self, "samples", samples)
+        if not self.samples:
+            raise ValueError(f"{self.name!r} has no samples: measure it at least once.")
+        for index, sample in enumerate(self.samples):
+            if not math.isfinite(sample):
+                raise ValueError(
+                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed over "
+                    "it. Look for a division by zero or a run that did not finish."
+                )
+
+    @property
+    def median(self) -> float:
+        """The middle sample."""
+        return statistics.median(self.samples)
+
+    @property
+    def quartiles(self) -> tuple[float, float]:
+        """The values below which a quarter and three quarters of the samples lie."""
+        if len(self.samples) == 1:
+            return self.samples * 2
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The interval that covers the true median with a probability of at least `level`.
+
+        It runs from the k-th smallest to the k-th largest sample, with the largest k for which
+        a fair coin thrown n times shows fewer than k heads with a probability of at most
+        (1 - level) / 2. That needs no assumption on how the samples are distributed, only that
+        they are independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section
+        7.1). With fewer than `min_samples` samples there is no such interval, and both ends are
+        infinite.
+        """
+        ordered, n = sorted(self.samples), len(self.samples)
+        if self.exact or self.once:
+            return ordered[0], ordered[-1]
+        # math.comb(n, k) for each k anew would cost milliseconds for a thousand samples.
+        tail, ways, k = 0, 1, 0
+        while (tail := tail + ways) / 2**n <= (1 - self.level) / 2:
+            k += 1
+            ways = ways * (n - k + 1) // k
+        return (ordered[k - 1], ordered[-k]) if k else (-math.inf, math.inf)
+
+    @property
+    def min_samples(self) -> int:
+        """The least number of samples for an interval of this level (6 for 95 %, 8 for 99 %)."""
+        # All n lie on one side of the median with a probability of 2 / 2**n.
+        return math.ceil(1 - math.log2(1 - self.level))
+
+    @property
+    def too_few_samples(self) -> bool:
+        """Whether there are fewer samples than an interval of this level takes."""
+        return not (self.exact or self.once) and len(self.samples) < self.min_samples
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a reader should know before trusting the median; one sentence each."""
+        found = []
+        low, high = self.quartiles
+        if self.too_few_samples:
+            count = len(self.samples)
+            found.append(
+                f"{plural(count, 'sample')} {'is' if count == 1 else 'are'} too few for a "
+                f"{in_percent(self.level)} interval (needs {self.min_samples})"
+            )
+        if self.median and (high - low) / abs(self.median) > 0.25:
+            share = (high - low) / abs(self.median)
+            found.append(f"interquartile range is {share:.0%} of the median")
+        return tuple(found)
+
+    def __truediv__(self, other: "Quantity | float") -> "Quantity":
+        """Divide sample by sample: by a number, or to the ratio in each round of one comparison.
+
+        Raises:
+            ValueError: If the two do not have the same number of samples or the same unit, or
+                if something is to be divided by 0.
+        """
+        if isinstance(other, Real) and other:
+            return replace(self, samples=tuple(sample / other for sample in self.samples))
+        if isinstance(other, Real):
+            raise ValueError(f"{self.name!r} cannot be divided by 0.")
+        if not isinstance(other, Quantity):
+            return NotImplemented
+        pairs = self._rounds_with(other, "ratio")
+        if 0 in other.samples:
+            raise ValueError(f"Cannot divide by {other.name!r}: one of its samples is 0.")
+        ratios = tuple(a / b for a, b in pairs)
+        return Quantity(f"{self.name} / {other.name}", ratios, **certainty_of(self, other))
+
+    def __sub__(self, other: "Quantity") -> "Quantity":
+        """Subtract sample by sample: the difference in each round of one comparison.
+
+        Raises:
+            ValueError: If the two do not have the same number of samples or the same unit.
+        """
+        if not isinstance(other, Quantity):
+            return NotImplemented
+        differences = tuple(a - b for a, b in self._rounds_with(other, "difference"))
+        name = f"{self.name} - {other.name}"
+        return Quantity(name, differences, self.unit, **certainty_of(self, other))
+
+    def _rounds_with(self, other: "Quantity", what: str) -> list[tuple[float, float]]:
+        if len(self.samples) != len(other.samples) or self.unit != other.unit:
+            raise ValueError(
+                f"A {what} is taken round by round, but "
+                f"{self.name!r} has {len(self.samples)} samples in {self.unit!r} and "
+                f"{other.name!r} has {len(other.samples)} in {other.unit!r}. "
+                "Measure both with one `compare`."
+            )
+        return list(zip(self.samples, other.samples, strict=True))
+
+    def __gt__(self, other: "Quantity | float") -> "Predicate":
+        return Predicate(self, *self._bounds(other), relation=">")
+
+    def __lt__(self, other: "Quantity | float") -> "Predicate":
+        return Predicate(self, *self._bounds(other), relation="<")
+
+    def between(self, low: float, high: float) -> "Predicate":
+        """State that the quantity lies in `low` to `high`, both included."""
+        if isinstance(low, Quantity) or isinstance(high, Quantity):
+            raise ValueError(
+                f"between() takes two numbers; state {self.name!r} > low and < high instead."
+            )
+        (low, _), (high, _) = self._bounds(low), self._bounds(high)
+        if low > high:
+            raise ValueError(f"No {self.name!r} can lie between {low} and {high}: swap them.")
+        return Predicate(self, low, high, relation="between")
+
+    def _bounds(self, other: "Quantity | float") -> tuple[float, float]:
+        """Return the interval of a quantity, or a number twice."""
+        if self.exact and self.unit == "s":
+            raise ValueError(
+                f"{self.name!r} is said to be exact, but a time is never that: measure it several "
+                "times, with compare(), or say that it was seen once, with once()."
+            )
+        if isinstance(other, Quantity):
+            if other.unit != self.unit:
+                raise ValueError(
+                    f"{self.name!r} is in {self.unit!r} and {other.name!r} in {other.unit!r}: "
+                    "quantities of different units cannot be compared."
+                )
+            return other.interval
+        try:
+            bound = float(other) if not isinstance(other, str) else math.nan
+        except (TypeError, ValueError, OverflowError):
+            bound = math.nan
+        if not math.isfinite(bound):
+            raise ValueError(f"{self.name!r} cannot be compared with {other!r}.")
+        return bound, bound
+
+    def select(self, rounds: Sequence[bool]) -> "Quantity":
+        """Return the samples of some rounds only, chosen by something that is not this quantity.
+
+        Args:
+            rounds: Whether to keep each sample.
+
+        Raises:
+            ValueError: If there is not one for each sample, or none is to be kept.
+
+        Example:
+            >>> Quantity("time", (1, 9, 2), "s").select([True, False, True]).samples
+            (1.0, 2.0)
+        """
+        if len(rounds) != len(self.samples):
+            raise ValueError(
+                f"{self.name!r} has {len(self.samples)} samples, but {len(rounds)} rounds were "
+                "given: say for each sample whether to keep it."
+            )
+        return replace(self, samples=tuple(itertools.compress(self.samples, rounds)))
+
+    def rename(self, name: str) -> "Quantity":
+        """Return the same samples under another name."""
+        return replace(self, name=name)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the quantity as plain data, for JSON."""
+        return {
+            "name": self.name,
+            "samples": list(self.samples),
+            "unit": self.unit,
+            "exact": self.exact,
+            "level": self.level,
+            "once": self.once,
+        }
+
+    def __format__(self, spec: str) -> str:
+        """Write the median as one says it in a sentence.
+
+        Args:
+            spec: Nothing for two digits and the unit (a count is written out), `"%"` for a share in
+                percent, or what Python has for a number, such as `".2f"`; the unit stands behind.
+
+        Example:
+            >>> f"{Quantity('step', (0.0123,), 's'):.2f}"
+            '12.30 ms'
+        """
+        if spec == "%":
+            return f"{format_value(100 * self.median, '', digits=2)} %"
+        if spec:
+            scale, symbol = prefix_of(self.median, self.unit)
+            return f"{format(self.median / scale, spec)} {symbol}".rstrip()
+        is_count = (self.exact or self.once) and not self.unit and self.median.is_integer()
+        return format_value(self.median, self.unit, digits=3 if is_count else 2)
+
+    def __str__(self) -> str:
+        return format(self, "")
+
+    @property
+    def summary(self) -> str:
+        """The certainty of the median in words, which is its interval and the number of samples."""
+        if self.exact:
+            return "counted"
+        if self.once:
+            return "seen once"
+        count = plural(len(self.samples), "sample")
+        if len(set(self.samples)) == 1 < len(self.samples):
+            return f"the same in all {count}"
+        if self.too_few_samples:
+            return f"{count}, too few for an interval"
+        low, high = (format_value(end, self.unit) for end in self.interval)
+        if low == high:  # "1 to 1" is no interval to a reader.
+            return f"no spread within the {in_percent(self.level)} interval, {count}"
+        return f"{in_percent(self.level)} interval {low} to {high}, {count}"
+
+    def __repr__(self) -> str:
+        value = format_value(self.median, self.unit)
+        return f"{self.name}: {value}" if self.exact else f"{self.name}: {value} ({self.summary})"
+
+    def _repr_html_(self) -> str:
+        return quantities_table([self])
+
+
+def quantities_table(
+    quantities: Iterable[Quantity], predicates: Iterable["Predicate | None"] = ()
+) -> str:
+    """Return the HTML of a table of quantities, each with its interval drawn as a bar.
+
+    Those of one unit share an axis, which begins at zero. Predicates are what is claimed of each,
+    or None for one of which nothing is; their bounds are drawn as well.
+    """
+    predicates = list(predicates)
+    pairs = list(itertools.zip_longest(quantities, predicates))
+    rows = []
+    for quantity, predicate in pairs:
+        alike = [(q, p) for q, p in pairs if q.unit == quantity.unit]
+        ends = [end for q, p in alike for end in (*q.interval, q.median, *_bounds(p))]
+        ends = list(filter(math.isfinite, ends))
+        axis = min(0.0, *ends), max(0.0, *ends)
+        low, high = quantity.interval
+        finite = math.isfinite(high - low)
+        bar = interval_bar(low, quantity.median, high, axis, _bounds(predicate)) if finite else ""
+        value = format_value(quantity.median, quantity.unit)
+        row = [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
+        if predicates:
+            tested = "not tested" if predicate is None else predicate.describe()
+            row.append(html.escape(tested))
+        rows.append(row)
+    header = ["", "median", "interval", "", *(["tested"] if predicates else [])]
+    return as_table(header, rows)
+
+
+def _bounds(predicate: "Predicate | None") -> list[float]:
+    ends = () if predicate is None else (predicate.low, predicate.high)
+    return sorted({end for end in ends if math.isfinite(end)})
+
+
+def in_percent(share: float) -> str:
+    """Write a share as people read it.
+
+    Example:
+        >>> in_percent(0.95)
+        '95 %'
+    """
+    return f"{100 * share:.3g} %"
+
+
+def exact(name: str, value: float, unit: str = "") -> Quantity:
+    """Return a quantity of which there is no doubt, since it was counted.
+
+    Args:
+        name: What was counted, as it should be printed.
+        value: How much of it.
+        unit: `"s"`, `"B"`, or `""`.
+
+    Returns:
+        A quantity whose interval is that value alone. Exact seconds can be shown, but nothing can
+        be claimed of them: they were measured.
+
+    Example:
+        >>> exact("operators", 4)
+        operators: 4
+    """
+    return Quantity(name, (value,), unit, exact=True)
+
+
+def once(name: str, value: float, unit: str = "") -> Quantity:
+    """Return a quantity that was seen a single time, and may be another the next time.
+
+    Args:
+        name: What was seen, as it should be printed.
+        value: How much of it.
+        unit: `"s"`, `"B"`, or `""`.
+
+    Returns:
+        A quantity of which one can claim no more than that it was seen.
+
+    Example:
+        >>> (once("until the other knows", 0.2, "s") < 10).verdict
+        'seen'
+    """
+    return Quantity(name, (value,), unit, once=True)
+
+
+def certainty_of(*quantities: Quantity) -> dict[str, Any]:
+    """Return how sure one is of what follows from several quantities: as of the least sure."""
+    return {
+        "exact": all(quantity.exact for quantity in quantities),
+        "level": max(quantity.level for quantity in quantities),
+        "once": any(quantity.once for quantity in quantities)
+        and all(quantity.exact or quantity.once for quantity in quantities),
+    }
+
+
+@dataclass(frozen=True, repr=False)
+class Predicate:
+    """A comparison of a quantity's interval with a bound; true, false, or undecided.
+
+    Attributes:
+        quantity: What was measured.
+        low: The lower end of the bound; for `>` and `<` with a number, that number.
+        high: The upper end of the bound.
+        relation: `">"`, `"<"`, or `"between"`.
+    """
+
+    quantity: Quantity
+    low: float
+    high: float
+    relation: str
+
+    @property
+    def verdict(self) -> str:
+        """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`.
+
+        What was seen once, and agrees, is `"seen"`: that is no interval.
+        """
+        low, high = self.quantity.interval
+        if self.relation == ">":
+            holds, fails = low > self.high, high <= self.low
+        elif self.relation == "<":
+            holds, fails = high < self.low, low >= self.high
+        else:
+            holds = self.low <= low and high <= self.high
+            fails = high < self.low or low > self.high
+        if holds:
+            return "seen" if self.quantity.once else "holds"
+        return "fails" if fails else "inconclusive"
+
+    @property
+    def holds(self) -> bool:
+        """Whether the whole interval agrees, for an `assert`; False if that is undecided.
+
+        Example:
+            >>> times = Quantity("step", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
+            >>> (times > 0.5).holds, (times > 2).holds
+            (True, False)
+        """
+        return self.verdict == "holds"
+
+    def margin(self, value: float | None = None) -> float:
+        """Return how far a value is from the bound, in units of the bound; below 0 it fails.
+
+        Args:
+            value: The median if None.
+        """
+        value = self.quantity.median if value is None else value
+        if not all(map(math.isfinite, (value, self.low, self.high))):
+            return -math.inf  # Of a quantity with few samples.
+        match self.relation:
+            case ">":
+                distance, unit = value - self.high, self.high
+            case "<":
+                distance, unit = self.low - value, self.low
+            case _ if self.low == self.high:  # A count that is to be met.
+                met = value == self.low
+                distance, unit = (1.0, 1.0) if met else (-abs(value - self.low), self.low)
+            case _:
+                distance, unit = (
+                    min(value - self.low, self.high - value),
+                    (self.high - self.low) / 2,
+                )
+        return distance / (abs(unit) or 1.0)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the comparison as plain data, for JSON, which has no word for infinity."""
+        low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
+        quantity = self.quantity.as_dict()
+        return {"quantity": quantity, "relation": self.relation, "low": low, "high": high}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Predicate":
+        """Return the comparison that `as_dict` has described.
+
+        Raises:
+            ValueError: If its relation is none of the three, or its quantity is none.
+        """
+        if data["relation"] not in (">", "<", "between"):
+            raise ValueError(f"A comparison is >, < or between, found {data['relation']!r}.")
+        low = -math.inf if data["low"] is None else data["low"]
+        high = math.inf if data["high"] is None else data["high"]
+        return cls(Quantity(**data["quantity"]), low, high, data["relation"])
+
+    def __bool__(self) -> bool:
+        # `1 < q < 2` would silently drop its first half, and an undecided comparison is
+        # neither true nor false.
+        raise TypeError(
+            "A comparison of measured quantities can be undecided, so it has no truth value. "
+            "Write .holds behind it, as in `assert (time < 0.5).holds`, or read its .verdict; for "
+            "two bounds, use quantity.between(low, high)."
+        )
+
+    def describe(self, percent: bool = False) -> str:
+        """Return what is claimed of the quantity, in words.
+
+        Args:
+            percent: Whether to write a share in percent.
+        """
+        low, high = (
+            f"{format_value(100 * end, '')} %" if percent else format_value(end, self.quantity.unit)
+            for end in (self.low, self.high)
+        )
+        if self.relation == "between":
+            return f"exactly {low}" if self.low == self.high else f"{low} to {high}"
+        return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"
+
+    def __str__(self) -> str:
+        # Without the remarks of an overlap score.
+        return f"{Quantity.__repr__(self.quantity)}; claimed: {self.describe()}"
+
+    def __repr__(self) -> str:
+        return f"{self}: {self.verdict}"

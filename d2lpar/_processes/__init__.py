@@ -1,0 +1,1 @@
+"""Several processes on this machine: start them, find the one that hangs or is late."""

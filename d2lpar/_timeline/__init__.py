@@ -1,0 +1,1 @@
+"""Timelines and graphs: record which device ran what and when, and draw it."""

@@ -1,0 +1,352 @@
+"""Turn a jaxpr into the nodes and edges of its computational graph."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import numpy as np
+
+from d2lpar._jax.devices import device_name
+from d2lpar._plain.errors import DeviceError, WhenUsed, require_function
+from d2lpar._timeline.timeline import PYTHON, Timeline
+
+if TYPE_CHECKING:
+    import networkx as nx
+else:
+    nx = WhenUsed("networkx", extra="plot")
+
+
+def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> nx.DiGraph:
+    """Trace a function and return its computational graph: who needs whose result.
+
+    Args:
+        function: What to trace; it is not run.
+        *args: Arguments of the right shapes and dtypes.
+        **kwargs: Likewise, by name.
+
+    Returns:
+        A directed acyclic graph. Each node is an input or an operator of the function's jaxpr,
+        numbered in the order in which the program lists them; an edge leads from a result to the
+        operator that needs it. A call of another jitted function, or a loop, is one node. Nodes
+        have these attributes:
+
+        * `operator`: `"input"`, the name of the jitted function, or the name of the primitive;
+        * `name`: of an input, what the function calls it, such as `"x"` or `"pair[0]"`, or None;
+        * `shape` and `dtype` of its first result;
+        * `constants`: the numbers written in the program itself;
+        * `device`: the name of the device it runs on, as `device_put` in the program or the
+          arguments decide it, or None where nothing does and JAX takes its default. A
+          `device_put` has the device that it copies to.
+
+    Raises:
+        DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
+        ValueError: If `function` cannot be called.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> graph = computation_graph(lambda x, y: x * y + 2, jnp.ones(3), jnp.ones(3))
+        >>> [graph.nodes[node]["operator"] for node in graph]
+        ['input', 'input', 'mul', 'add']
+        >>> list(graph.edges)
+        [(0, 2), (1, 2), (2, 3)]
+    """
+    require_function("computation_graph", function)
+    closed = jax.make_jaxpr(function)(*args, **kwargs)
+    jaxpr = closed.jaxpr
+    graph = nx.DiGraph()
+    made_by = {}
+
+    def add(
+        operator: str,
+        outputs: Sequence[Any],
+        operands: Sequence[Any] = (),
+        device: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        node = len(graph)
+        of_first = outputs[0].aval if outputs else None
+        # A literal carries its value; a variable does not, and was made by an earlier node.
+        constants = [np.asarray(x.val)[()] for x in operands if hasattr(x, "val")]
+        needed = [made_by[x] for x in operands if not hasattr(x, "val")]
+        graph.add_node(
+            node,
+            operator=operator,
+            name=name,
+            shape=getattr(of_first, "shape", ()),
+            dtype=getattr(of_first, "dtype", None),
+            constants=tuple(constants),
+            device=device or _device_of_operands(operator, [graph.nodes[n] for n in needed]),
+        )
+        graph.add_edges_from((other, node) for other in needed)
+        made_by.update(dict.fromkeys(outputs, node))
+
+    for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
+        add("input", [variable], device=_device_of_argument(value))
+    arguments = jax.tree.leaves((args, kwargs))
+    names = _names_of_arguments(function, args, kwargs)
+    for variable, value, name in zip(jaxpr.invars, arguments, names, strict=True):
+        add("input", [variable], device=_device_of_argument(value), name=name)
+    for equation in jaxpr.eqns:
+        if equation.primitive.name == "device_put":  # One equation may copy a whole tree.
+            copies = zip(equation.invars, equation.outvars, equation.params["devices"], strict=True)
+            for operand, output, target in copies:
+                add("device_put", [output], [operand], _device_of_target(target))
+        else:
+            # A jitted function has a name; the primitive that calls it is `jit` (once `pjit`).
+            called = equation.primitive.name in ("jit", "pjit")
+            operator = equation.params["name"] if called else equation.primitive.name
+            add(operator, equation.outvars, equation.invars)
+    return graph
+
+
+def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None) -> list[int]:
+    """Return the critical path, the longest chain of operators that need one another.
+
+    However many devices there are, the program takes at least as long as this chain.
+
+    Args:
+        graph: What `computation_graph` returns.
+        seconds: How long each node takes; what is not in it takes none. If None, an operator
+            counts 1 and an input nothing.
+
+    Returns:
+        The nodes of the chain, in order, from the first that takes time to the last.
+
+    Raises:
+        ValueError: If `graph` is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> graph = computation_graph(lambda x: (jnp.sin(x), jnp.cos(x) * 2), 1.0)
+        >>> [graph.nodes[node]["operator"] for node in critical_path(graph)]
+        ['cos', 'mul']
+    """
+    require_graph(graph, "critical_path()")
+    if seconds is None:
+        seconds = dict.fromkeys(_operators(graph), 1.0)
+    cost = {node: seconds.get(node, 0.0) for node in graph}
+    weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of the node it leads to.
+    weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
+    weighted.add_weighted_edges_from(("start", node, cost[node]) for node in graph)
+    path = nx.dag_longest_path(weighted)[1:] if len(graph) else []
+    return list(itertools.dropwhile(lambda node: not cost[node], path))
+
+
+def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
+    """Return the width of a graph: how many operators there are of which none needs another.
+
+    More devices than that cannot all be busy. By Dilworth's theorem it is the number of operators
+    less the largest matching between operators and those that come after them (D. R. Fulkerson,
+    1956, Note on Dilworth's decomposition theorem for partially ordered sets).
+
+    Args:
+        graph: What `computation_graph` returns.
+        nodes: The nodes that count; all but the inputs if None.
+
+    Raises:
+        ValueError: If `graph` is none.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> width(computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, 1.0))
+        2
+    """
+    require_graph(graph, "width()")
+    if nodes is None:
+        nodes = _operators(graph)
+    nodes = set(nodes)
+    after = nx.transitive_closure_dag(graph).subgraph(nodes)
+    pairs = nx.Graph()
+    pairs.add_nodes_from(("before", node) for node in nodes)
+    pairs.add_edges_from((("before", one), ("after", other)) for one, other in after.edges)
+    matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
+    return len(nodes) - len(matching) // 2
+
+
+def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
+    """Return how long each operator of a graph took, as far as a timeline shows it.
+
+    The n-th call of a function on a device in the program is its n-th run there. What has no
+    run of its own, such as an input, is left out.
+
+    Args:
+        graph: The graph of the recorded function, from `computation_graph`. A node without a
+            device ran on the only device of its program, or, of several, on JAX's default.
+        timeline: The recording, from `record_trace`.
+
+    Returns:
+        Seconds for each node.
+    """
+    runs = defaultdict(dict)
+    for event in timeline.programs.events:
+        if not event.device.startswith(PYTHON):
+            runs[event.program].setdefault(event.device, deque()).append(event.duration / 1e9)
+    default = device_name(*jax.device_put(0).devices())
+    found = {}
+    for node, attributes in graph.nodes.items():
+        by_device = runs[attributes["operator"]]
+        device = attributes["device"]
+        if not device:
+            device = next(iter(by_device)) if len(by_device) == 1 else default
+        left = by_device.get(device)
+        if left:
+            found[node] = left.popleft()
+    return found
+
+
+def require_graph(graph: Any, what: str) -> None:
+    """Refuse whatever is no graph."""
+    if not isinstance(graph, nx.DiGraph):
+        raise ValueError(
+            f"{what} needs a graph, found {type(graph).__name__}: pass what "
+            "computation_graph(function, *args) returns."
+        )
+
+
+def _operators(graph: nx.DiGraph) -> list[int]:
+    """Return all nodes but the inputs."""
+    return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
+
+
+def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
+    """Return what the function calls each array of its arguments; None where it has no name."""
+    try:
+        # Arguments by name come last among the leaves, in the order of their names.
+        positional = inspect.signature(function).bind_partial(*args).arguments
+    except (TypeError, ValueError):  # Some built-in functions tell no signature.
+        positional = {}
+    named = [*positional.items(), *sorted(kwargs.items())]
+    names = [
+        name + jax.tree_util.keystr(path)
+        for name, value in named
+        for path, _ in jax.tree_util.tree_leaves_with_path(value)
+    ]
+    leaves = len(jax.tree.leaves((args, kwargs)))
+    return names if len(names) == leaves else [None] * leaves
+
+
+def _device_of_argument(value: Any) -> str | None:
+    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.committed:
+        return _names(value.devices())
+    return None
+
+
+def _device_of_target(target: Any) -> str | None:
+    """Return the name of where `device_put` copies to, or None if the device stays the same."""
+    if isinstance(target, jax.Device):
+        return _names([target])
+    sharding = getattr(target, "sharding", target)  # A layout has a sharding.
+    return _names(sharding.device_set) if isinstance(sharding, jax.sharding.Sharding) else None
+
+
+def _names(devices: Iterable[jax.Device]) -> str:
+    return ", ".join(map(device_name, sorted(devices, key=lambda device: device.id)))
+
+
+def _device_of_operands(operator: str, operands: Iterable[Mapping[str, Any]]) -> str | None:
+    devices = sorted({attributes["device"] for attributes in operands} - {None})
+    if len(devices) > 1:
+        raise DeviceError(
+            f"{operator!r} is given arrays of {' and '.join(devices)}, which JAX refuses: copy "
+            "them to one device with jax.device_put first."
+        )
+    return devices[0] if devices else None
+
+
+Point = tuple[float, float]
+
+
+class Layout(NamedTuple):
+    """Where nodes and edges are drawn, in boxes across and layers down."""
+
+    width: float
+    height: int
+    nodes: dict[int, Point]
+    edges: dict[tuple[int, int], list[Point]]
+
+
+_MOST_LANES = 1000  # Beyond, to place them takes long, and nobody can follow the edges anyway.
+
+
+def layout_of(graph: nx.DiGraph) -> Layout:
+    """Return where the nodes of a graph are drawn, and by way of which points its edges.
+
+    First the layers, then the order within each, then how far across each node is, as in
+    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures.
+    """
+    depth = {}
+    for layer, nodes in enumerate(nx.topological_generations(graph)):
+        depth |= dict.fromkeys(nodes, layer)
+    for node in graph:  # An input stands just above who needs it first.
+        if not graph.in_degree(node) and graph.out_degree(node):
+            depth[node] = min(depth[after] for after in graph.successors(node)) - 1
+    routes = {}
+    for start, end in graph.edges:
+        # A lane is where the edges from a node pass a layer in which they do not end.
+        lanes = [(start, layer) for layer in range(depth[start] + 1, depth[end])]
+        routes[start, end] = [start, *lanes, end]
+    if len(set().union(*routes.values())) > len(graph) + _MOST_LANES:
+        routes = {edge: list(edge) for edge in graph.edges}
+    steps = nx.DiGraph()
+    steps.add_nodes_from(depth)
+    for route in routes.values():
+        nx.add_path(steps, route)
+    layers = [[] for _ in range(1 + max(depth.values(), default=0))]
+    for node in steps:
+        layers[depth[node] if node in graph else node[1]].append(node)
+    _sort(layers, steps)
+    room = {node: 1.0 if node in graph else 0.25 for node in steps}
+    width = max(1.0, *(sum(room[node] for node in layer) for layer in layers))
+    across = _columns(layers, steps, room, width) if steps else {}
+    places = {node: (across[node], -y) for y, layer in enumerate(layers) for node in layer}
+    edges = {edge: [places[node] for node in route] for edge, route in routes.items()}
+    return Layout(width, len(layers), {node: places[node] for node in graph}, edges)
+
+
+def _sort(layers: list[list], steps: nx.DiGraph) -> None:
+    """Sort each layer by the middle of its neighbours, down and up again: few lines cross then."""
+    x = {node: (index + 0.5) / len(layer) for layer in layers for index, node in enumerate(layer)}
+    for sweep in range(8):
+        down = sweep % 2 == 0
+        neighbours = steps.predecessors if down else steps.successors
+        for layer in layers if down else reversed(layers):
+            middle = {n: np.mean([x[other] for other in neighbours(n)] or x[n]) for n in layer}
+            layer.sort(key=middle.get)
+            x |= {node: (index + 0.5) / len(layer) for index, node in enumerate(layer)}
+
+
+def _columns(layers: list[list], steps: nx.DiGraph, room: dict, width: float) -> dict:
+    """Return how far across each node is, so that lines are as upright as the order allows.
+
+    A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs.
+    """
+    from scipy.optimize import linprog  # Slow to import, and only graphs need it.
+    from scipy.sparse import block_array, eye_array, vstack
+
+    half = np.array([room[node] / 2 for node in steps])
+    beside = nx.DiGraph()
+    for layer in layers:
+        nx.add_path(beside, layer)
+    apart = nx.incidence_matrix(beside, steps, oriented=True).T  # Times x: how far neighbours are.
+    step = nx.incidence_matrix(steps, oriented=True).T
+    # To be kept small: how far each step leads aside, above all in a chain; and, where that leaves
+    # a choice, how far each node is from the middle of its neighbours.
+    aside = vstack([step, step.T @ step])
+    weights = [
+        8.0 if steps.out_degree(start) == 1 == steps.in_degree(end) else 1.0
+        for start, end in steps.edges
+    ]
+    weights += [0.01] * len(steps)
+    bound = eye_array(len(weights))
+    solution = linprog(
+        [0.0] * len(steps) + weights,
+        A_ub=-block_array([[aside, bound], [-aside, bound], [apart, None]]),
+        b_ub=-np.concatenate([np.zeros(2 * len(weights)), abs(apart) @ half]),
+        bounds=[*zip(half, width - half, strict=True)] + [(0, None)] * len(weights),
+    )
+    return dict(zip(steps, solution.x, strict=False))

@@ -1,0 +1,481 @@
+"""Compare two versions of a program: two files of what was measured, or two commits in turn.
+
+How it works. A script prints what it has measured as JSON. Of two files, the ratio of two times is
+the median of all ratios of a sample of the one to a sample of the other, and its interval comes
+from the distribution of the rank sum (Hodges and Lehmann's estimate, and Moses' interval: M.
+Hollander, D. A. Wolfe and E. Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and
+4.3). That is right where one version is the other but for a factor; one that only varies more may
+seem faster or slower. And it covers how the samples of a run vary, and not how runs do: what the
+processor's clock, other programs and the placing of memory do to a whole run. So two commits are
+run in turn, each time in a new process, in reversed order in every other round; then a round has
+one ratio, and what is said is of those.
+"""
+
+import contextlib
+import functools
+import math
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from d2lpar._measure.comparison import Comparison
+from d2lpar._measure.quantity import LEVEL, Quantity, in_percent
+from d2lpar._plain.errors import D2lparError, require_count
+from d2lpar._plain.format import exit_status, format_value, plural
+from d2lpar._versions import run_one
+
+_NOT_IN_A_COMMIT = """\
+A commit has no files that git does not have: submodules, what you have built, data; give data by
+their absolute path."""
+
+TIMES = {"total": "result ready", "dispatch": "call returns"}
+"""How the two times of a measurement read."""
+
+NO_RATIO = math.nan, (math.nan, math.nan)
+"""A ratio with its interval, of numbers that are not all positive."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a quantity of one function differs between two versions of a program.
+
+    Attributes:
+        function: The name of the function.
+        what: `"total"`, `"dispatch"`, or what was observed.
+        before: The median of the one version, in `unit`.
+        after: That of the other.
+        unit: `"s"`, `"B"` or `""`.
+        ratio: After over before.
+        interval: Of the ratio; infinite where there is none. NaN, as the ratio, of numbers that are
+            not positive.
+        needs: What the machine lacked; then nothing is claimed.
+        in_turn: Whether the two were run in turn. Else what differs from run to run is not in the
+            interval.
+    """
+
+    function: str
+    what: str
+    before: float
+    after: float
+    unit: str
+    ratio: float
+    interval: tuple[float, float]
+    needs: str | None = None
+    in_turn: bool = True
+
+    @property
+    def verdict(self) -> str:
+        """What can be said of it: faster, slower (of a time), less, more, or that it is open.
+
+        Of two runs that were not in turn, it only seems so.
+        """
+        low, high = self.interval
+        less, more = ("faster", "slower") if self.unit == "s" else ("less", "more")
+        if self.needs:
+            return f"needs {self.needs}"
+        said = less if high < 1 else more if low > 1 else "undecided"
+        return said if self.in_turn or said == "undecided" else f"seems {said}"
+
+    def is_surely_later(self, over: float) -> bool:
+        """Say whether a result surely takes more than so many times as long as before."""
+        return self.what == "total" and not self.needs and self.interval[0] > over
+
+    def __str__(self) -> str:
+        numbers = [format_value(value, self.unit) for value in (self.before, self.after)]
+        low, high = self.interval
+        label = TIMES.get(self.what, self.what)
+        left = f"  {label:<12} {numbers[0]:>9} -> {numbers[1]:<9}"
+        if math.isnan(self.ratio):
+            return f"{left} no ratio, since not all of them are positive"
+        sure = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
+        return f"{left} {self.ratio:6.3g} times ({sure}): {self.verdict}"
+
+
+# --- Two files --------------------------------------------------------------------------------
+
+
+def read(file: Path) -> Comparison:
+    """Return what a file holds.
+
+    Raises:
+        ValueError: If it is no file that `to_json` has written.
+        OSError: If it cannot be read.
+    """
+    text = file.read_text(encoding="utf-8").strip()
+    try:
+        return Comparison.from_json(text if text.startswith("{") else _last_line(text))
+    except ValueError as error:
+        raise ValueError(
+            f"{file}: {error} Let the program write it: "
+            f"Path({file.name!r}).write_text(times.to_json())."
+        ) from error
+
+
+def _last_line(text: str) -> str:
+    """Return what a program has printed last."""
+    *_, last = text.strip().splitlines() or [""]
+    return last
+
+
+def changes(before: Comparison, after: Comparison) -> list[Change]:
+    """Return how what two runs have in common differs, from the samples of the two runs alone."""
+    needs = before.needs or after.needs
+    found = []
+    for function, what in in_common(before, after):
+        old, new = before[function][what], after[function][what]
+        ratio, interval = ratio_of(new, old)
+        medians = old.median, new.median
+        found.append(
+            Change(function, what, *medians, old.unit, ratio, interval, needs, in_turn=False)
+        )
+    return found
+
+
+def require_common(names: tuple[str, str], before: Comparison, after: Comparison) -> None:
+    """Refuse two runs that have measured nothing of the same name."""
+    if not in_common(before, after):
+        old, new = (", ".join(run) for run in (before, after))
+        raise ValueError(
+            f"{names[0]} and {names[1]} have no function in common: {old}; and {new}. Give a "
+            "function the same name in both."
+        )
+
+
+def in_common(*runs: Comparison) -> list[tuple[str, str]]:
+    """Return what was measured in every run, in the same unit: functions, and their quantities."""
+    first, *others = (_units(run) for run in runs)
+    return [key for key, unit in first.items() if all(run.get(key) == unit for run in others)]
+
+
+def _units(run: Comparison) -> dict[tuple[str, str], str]:
+    return {
+        (function, what): measured[what].unit
+        for function, measured in run.items()
+        for what in ("total", "dispatch", *measured.observed)
+    }
+
+
+def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
+    """Return the ratio of two quantities that were not measured in turn, and its interval."""
+    over, under = np.array(new.samples), np.array(old.samples)
+    if not (np.all(over > 0) and np.all(under > 0)):
+        return NO_RATIO
+    ratios = np.sort(np.divide.outer(over, under), axis=None)
+    k = _rank_of_the_end(len(over), len(under), (1 - max(new.level, old.level)) / 2)
+    interval = (ratios[k - 1], ratios[-k]) if k else (-math.inf, math.inf)
+    return float(np.median(ratios)), (float(interval[0]), float(interval[1]))
+
+
+def _rank_of_the_end(m: int, n: int, outside: float) -> int:
+    """Return which of the m n ratios in order is the end of an interval; 0 if there is none."""
+    if m * n <= 2500:
+        return int(np.searchsorted(np.cumsum(rank_sums(m, n)), outside, side="right"))
+    # Section 4.3 of the book above; the exact distribution would take minutes for a thousand.
+    spread = math.sqrt(m * n * (m + n + 1) / 12)
+    return math.floor(m * n / 2 + statistics.NormalDist().inv_cdf(outside) * spread)
+
+
+def rank_sums(m: int, n: int) -> np.ndarray:
+    """Return the probability of each value of Mann and Whitney's U, if m and n samples are alike.
+
+    Shape: (m n + 1,). The last sample in order is one of the m or one of the n (H. B. Mann and
+    D. R. Whitney, 1947, On a test of whether one of two random variables is stochastically larger
+    than the other, Annals of Mathematical Statistics 18, equation 5).
+
+    Example:
+        >>> rank_sums(1, 2)
+        array([0.33333333, 0.33333333, 0.33333333])
+    """
+    row = [np.eye(1, m * n + 1)[0] for _ in range(n + 1)]  # Without any of the m, U is 0.
+    for i in range(1, m + 1):
+        for j in range(n + 1):
+            exceeds = np.roll(row[j], j)  # One of the m is last, and exceeds all j.
+            row[j] = (i * exceeds + (j * row[j - 1] if j else 0)) / (i + j)
+    return row[n]
+
+
+# --- Two commits, in turn ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Version:
+    """A version of a program: the files of a commit, or those that lie here.
+
+    Attributes:
+        name: What to call it.
+        folder: Where the root of its repository is.
+        others: The repository whose modules it must not import; none if it is itself that one.
+    """
+
+    name: str
+    folder: Path
+    others: Path | None = None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to run of each version, as Python would."""
+
+    name: str
+    is_module: bool
+    arguments: Sequence[str]
+
+    @property
+    def path(self) -> Path:
+        """Where the script lies."""
+        return Path(self.name).resolve()
+
+    def within(self, repository: Path) -> Path | None:
+        """Return where the script lies in the repository; None if outside, or if it is a module."""
+        inside = not self.is_module and self.path.is_relative_to(repository)
+        return self.path.relative_to(repository) if inside else None
+
+    def run(self, version: Version, repository: Path) -> Comparison:
+        """Run it in the folder of a version, and return what it has printed last.
+
+        Raises:
+            D2lparError: If it fails, or prints something else.
+        """
+        inside = self.within(repository)
+        name = self.name if self.is_module else str(version.folder / (inside or self.path))
+        folders = str(version.folder), str(version.others or "")
+        command = [sys.executable, run_one.__file__, *folders, "-m" * self.is_module, name]
+        status, said = _run(
+            [*command, *self.arguments],
+            cwd=version.folder / Path.cwd().resolve().relative_to(repository),
+            env={
+                **_without_gits_variables(),
+                "PYTHONPATH": _python_path(version, repository),
+                "PYTHONDONTWRITEBYTECODE": "1",  # Not into the repository.
+            },
+        )
+        if status:
+            how = f"{'by' if status < 0 else 'with the'} {exit_status(status)}"
+            ending = "\n".join(said.splitlines()[-10:])
+            raise D2lparError(
+                f"{self.name} of {version.name} has ended {how}."
+                + f"\nThe last that it printed:\n{ending}" * bool(ending)
+                + f"\n{_NOT_IN_A_COMMIT}" * bool(version.others)
+            )
+        last = _last_line(said)
+        try:
+            return Comparison.from_json(last)
+        except ValueError as error:
+            raise D2lparError(
+                f"{self.name} of {version.name} has not printed what it measured: {error} Let its "
+                "last line be print(times.to_json()), of what compare or measure returns; it was "
+                f"{last[:200]!r}. Put that into a new script: a commit that has none at its place "
+                "gets it."
+            ) from error
+
+
+def _python_path(version: Version, repository: Path) -> str:
+    """Return where a version's modules are looked for, before what is installed."""
+    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    paths = [version.folder]
+    if not (version.folder / "src" / "__init__.py").exists():  # Or it is a package itself.
+        paths.append(version.folder / "src")
+    for path in map(Path.resolve, map(Path, given)):
+        inside = path.is_relative_to(repository)
+        paths.append(version.folder / path.relative_to(repository) if inside else path)
+    return os.pathsep.join(map(str, paths))
+
+
+@contextlib.contextmanager
+def versions_of(
+    program: Program, before: str, after: str | None
+) -> Iterator[tuple[Path, Version, Version]]:
+    """Give the repository here and two of its versions, whose files last as long as the block.
+
+    Args:
+        program: What will be run; a commit without the script gets the one that lies here.
+        before: A commit, as git names it.
+        after: Another; the files here, as they are, if None.
+
+    Raises:
+        D2lparError: If there is no repository, or no such commit.
+    """
+    repository = Path(_git("rev-parse", "--show-toplevel")).resolve()
+    with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
+
+        def checked_out(commit: str, where: str) -> Version:
+            try:
+                full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
+            except D2lparError as error:
+                shallow = _git("rev-parse", "--is-shallow-repository") == "true"
+                way_out = " This clone is shallow; git fetch --unshallow brings the others."
+                raise D2lparError(
+                    f"git has no commit {commit!r} here.{way_out * shallow}"
+                ) from error
+            root = Path(folder, where).resolve()
+            _git("clone", "--quiet", "--shared", "--no-checkout", str(repository), str(root))
+            _git("-C", str(root), "checkout", "--quiet", "--detach", full)
+            if missing := _git("-C", str(root), "ls-files", "--deleted").splitlines():
+                raise D2lparError(
+                    f"git does not have {missing[0]} of {commit} here, as in a partial clone: "
+                    "check that commit out once, which fetches what it needs."
+                )
+            inside = program.within(repository)
+            if inside and not (root / inside).exists():
+                (root / inside).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(repository / inside, root / inside)
+            (root / Path.cwd().resolve().relative_to(repository)).mkdir(parents=True, exist_ok=True)
+            return Version(f"{commit} ({full[:7]})", root, repository)
+
+        old = checked_out(before, "before")
+        new = checked_out(after, "after") if after else Version("the files here", repository)
+        yield repository, old, new
+
+
+@functools.cache
+def _gits_variables() -> frozenset[str]:
+    """Return what git says to its hooks, such as which index to write, by the names of it."""
+    try:
+        return frozenset(_run(["git", "rev-parse", "--local-env-vars"])[1].split())
+    except FileNotFoundError as error:
+        raise D2lparError("There is no git here, which keeps the two versions.") from error
+
+
+def _without_gits_variables() -> dict[str, str]:
+    own = _gits_variables()
+    return {name: value for name, value in os.environ.items() if name not in own}
+
+
+def _git(*arguments: str) -> str:
+    with tempfile.TemporaryFile() as errors:
+        command, environment = ["git", *arguments], _without_gits_variables()
+        status, said = _run(command, env=environment, stderr=errors)
+        errors.seek(0)
+        complaint = errors.read().decode(errors="replace").strip()
+    if status:
+        raise D2lparError(f"git {' '.join(arguments)}: {complaint}")
+    return said.strip()
+
+
+def _run(command: Sequence[str], **options: Any) -> tuple[int, str]:
+    """Run a command, and return its status and what it has printed.
+
+    When it has ended, or nobody wants to wait for it any more, all that it has started ends too.
+    """
+    with tempfile.TemporaryFile() as output:  # A pipe is open for as long as any of them lives.
+        process = subprocess.Popen(command, stdout=output, start_new_session=True, **options)
+        try:
+            status = process.wait()
+        finally:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
+
+
+def in_turn(
+    program: Program, before: str, after: str | None, rounds: int
+) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]], list[str]]:
+    """Run two versions of a program in turn, each run in a process of its own.
+
+    Args:
+        program: What to run; the last line that it prints is what it has measured.
+        before: A commit.
+        after: Another; the files here if None.
+        rounds: How often to run each. Six have a 95 % interval.
+
+    Returns:
+        The names of the two, for each round what both have measured, and what to say of it.
+
+    Raises:
+        ValueError: If there would be no round, or no function is measured by both.
+        D2lparError: If there is no such commit, or a run fails or prints something else.
+    """
+    require_count("rounds", rounds, at_least=1)
+    with versions_of(program, before, after) as (repository, old, new):
+        pairs, notes = [], []
+        for number in range(rounds):
+            order = (old, new) if number % 2 == 0 else (new, old)
+            ran = {version: program.run(version, repository) for version in order}
+            require_common((old.name, new.name), ran[old], ran[new])
+            pairs.append((ran[old], ran[new]))
+            print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
+        level, count = in_percent(LEVEL), plural(rounds, "round")
+        notes.append(f"In brackets: the {level} interval of the ratio, of {count} in turn.")
+        if inside := program.within(repository):
+            scripts = {(version.folder / inside).read_bytes() for version in (old, new)}
+            if len(scripts) > 1:
+                notes.append(f"{inside} itself differs: the two may have measured different work.")
+    return (old.name, new.name), pairs, notes
+
+
+def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
+    """Return how what was measured in every run differs, from a ratio for each round."""
+    runs = [run for pair in pairs for run in pair]
+    needs = next((run.needs for run in runs if run.needs), None)
+    found = []
+    for function, what in in_common(*runs):
+        medians = [[run[function][what].median for run in pair] for pair in pairs]
+        old, new = map(statistics.median, zip(*medians, strict=True))
+        if all(median > 0 for pair in medians for median in pair):
+            ratios = Quantity("ratio", tuple(after / before for before, after in medians))
+            ratio, interval = ratios.median, ratios.interval
+        else:
+            ratio, interval = NO_RATIO
+        unit = runs[0][function][what].unit
+        found.append(Change(function, what, old, new, unit, ratio, interval, needs))
+    return found
+
+
+# --- The report -------------------------------------------------------------------------------
+
+TWO_RUNS = """\
+In brackets: the interval of the ratio, from the samples of both runs.
+Caution: these are two runs at two times. What differs from run to run (the processor's clock, other
+programs, where memory lies) is in the ratio and in no interval, so that also a program that has not
+changed may seem faster or slower. Two versions that git has can be run in turn:
+python -m d2lpar compare --before COMMIT script.py"""
+"""What to say of two files."""
+
+
+def report(
+    names: tuple[str, str],
+    runs: Sequence[tuple[Comparison, Comparison]],
+    found: Sequence[Change],
+    notes: Sequence[str],
+) -> str:
+    """Return in words how two versions differ, and what a reader should know of that."""
+    lines = [" -> ".join(names)]
+    for function in dict.fromkeys(change.function for change in found):
+        lines += ["", function, *(str(c) for c in found if c.function == function)]
+    return "\n".join([*lines, "", *notes, *_remarks(runs, found)])
+
+
+def _remarks(
+    runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+) -> Iterator[str]:
+    every = [run for pair in runs for run in pair]
+    compared = {(change.function, change.what) for change in found}
+    if others := sorted(set().union(*map(_units, every)) - compared):
+        names = dict.fromkeys(function for function, _ in others)
+        yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
+    for name, measured in dict.fromkeys(item for run in every for item in _warned(run)):
+        yield f"Caution: {name} {measured}."
+    old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
+    if old != new:
+        yield (
+            "They ran on different machines or versions of JAX, which may be the difference: "
+            f"{', '.join(old)}; and {', '.join(new)}."
+        )
+
+
+def _warned(run: Comparison) -> Iterator[tuple[str, str]]:
+    """Give what a reader should know of a run beyond how its samples vary."""
+    for name, measured in run.items():
+        yield from ((name, w) for w in measured.warnings if w not in measured.total.warnings)

@@ -1,0 +1,70 @@
+"""Run a script of one version of a program, in a process of its own; started by its path.
+
+This file imports nothing of d2lpar, which may itself be the program of which two versions are
+compared.
+"""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+
+def main() -> None:
+    """Run `-m module` or a script with its arguments; fail if it has run another version's code.
+
+    The first argument is the folder of the version that runs. The second is the folder of the
+    user's own files, none of whose modules may be imported; "" if the user's own files run.
+    """
+    _, own, others, is_module, program, *arguments = sys.argv
+    try:
+        script_class()(program, bool(is_module), arguments).execute()
+    except SystemExit as ended:  # Many end with sys.exit(main()).
+        if ended.code:
+            raise
+    if others:
+        look_at_what_it_imported(Path(others).resolve(), Path(own).resolve())
+
+
+def script_class() -> type:
+    """Load `d2lpar._plain.script.Script` by its path, so that no module is called d2lpar."""
+    file = Path(__file__).resolve().parents[1] / "_plain" / "script.py"
+    spec = importlib.util.spec_from_file_location("_d2lpar_script", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Script
+
+
+def look_at_what_it_imported(folder: Path, own: Path) -> None:
+    """Fail if a module is of this folder; say so if one may be an installed copy of it."""
+    files = {
+        name: Path(file).resolve()
+        for name, module in list(sys.modules.items())
+        if (file := getattr(module, "__file__", None))
+    }
+    installed = {name for name, file in files.items() if "site-packages" in file.parts}
+    # Python itself may lie in there, or the copy of the version that runs.
+    pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
+    right = [own, *(python for python in pythons if folder in python.parents)]
+    wrong = sorted(
+        name
+        for name, file in files.items()
+        if file.is_relative_to(folder) and not any(map(file.is_relative_to, right))
+        if name not in installed
+    )
+    if wrong:
+        sys.exit(
+            f"It has imported {', '.join(wrong[:5])} from {folder}, and not from its own commit. A "
+            "package is found in the folder of the repository, in its folder src, and where "
+            "PYTHONPATH says."
+        )
+    tops = {name for name in installed if "." not in name}
+    if copies := sorted(n for n in tops if any(folder.glob(f"*/{n}/__init__.py"))):
+        print(
+            f"Caution: {', '.join(copies)} is imported as it is installed, and lies in the "
+            "repository as well: say where, PYTHONPATH=folder, if it is what you compare.",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+"""What `watch` has found: at which lines time is lost, what to do there, and how sure that is."""
+
+import html
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, fields
+from typing import ClassVar
+
+from d2lpar._jax.stack import Place
+from d2lpar._plain.format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
+
+_BOOK = "https://d2lpar.github.io/d2lpar/book"
+_CHAPTER = f"{_BOOK}/asynchronous-computation.html"
+_RECIPES = f"{_BOOK}/in-your-own-code.html"
+
+KINDS = {
+    "value": (
+        "waits for a value",
+        "Keep the array, and read it a few steps later, when it is there already.",
+        f"{_RECIPES}#a-loss-that-you-want-to-see",
+    ),
+    "barrier": (
+        "waits at a barrier",
+        "Leave it out, unless you stop a clock here; to bound memory, d2lpar.InFlight waits less.",
+        f"{_CHAPTER}#barriers-and-blockers",
+    ),
+    "compilation": (
+        "compiles again",
+        "Keep shapes and dtypes the same from step to step, and call jax.jit once, not in a loop.",
+        f"{_RECIPES}#an-evaluation-between-two-epochs",
+    ),
+    "device idle": (
+        "keeps the device idle",
+        "Do this ahead, in a thread; or let no line wait for the device in each iteration, so that "
+        "it has work meanwhile.",
+        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+    ),
+    "host wait": (
+        "waits for another thread",
+        "Make that one faster, or let it begin earlier.",
+        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+    ),
+    "dispatch": (
+        "prepares and dispatches",
+        "The calls cost Python more than the device: make fewer and larger ones, with jax.jit "
+        "around several, or jax.lax.scan over the steps.",
+        f"{_RECIPES}#many-small-steps",
+    ),
+    "callback": (
+        "runs inside a program of the device, which waits for it",
+        "Return the values, and do this outside the jitted function: some steps later or, if it "
+        "takes longer than a step, in threads.",
+        f"{_RECIPES}#a-loss-that-you-want-to-see",
+    ),
+    "first compilation": (
+        "compiles for the first time",
+        "Nothing is lost here: every program is compiled once.",
+        f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
+    ),
+    "check": (
+        "waits while JAX checks the results",
+        "Switch jax_debug_nans or jax_debug_infs off when it has found what it was to find.",
+        f"{_RECIPES}#an-array-that-is-gone",
+    ),
+    "queue": (
+        "is inside a call while the device works",
+        "A call waits if the queue is full, or copies its arguments; the device goes on meanwhile.",
+        _CHAPTER,
+    ),
+}
+"""What a line can be at, in words, what to do about it, and where the book says why."""
+
+# What stands behind the colon is done once it is decided.
+_DECIDES = re.compile(r"(?:(?:el)?if|while|assert)\b(.*?)(?::(?:\s|$)|$)")
+_DECISION = (
+    "The value decides what comes next. Read the next batch before this line waits; or keep the "
+    "array, and decide a few steps later.",
+    f"{_RECIPES}#a-value-that-decides-what-comes-next",
+)
+
+SEEN = 0.005
+"""The share of the time from which a line is told."""
+
+WAITS = {"value", "barrier", "queue", "host wait", "check"}
+
+
+@dataclass
+class Finding:
+    """A line that takes time.
+
+    Attributes:
+        kind: What costs most there, such as `"value"`, `"barrier"` or `"device idle"`.
+        place: Where it stands: its `file`, `line` and `code`.
+        operation: What Python was at, as it is written there.
+        thread: The name of the thread.
+        seconds: How long Python was there, after the start.
+        times: How often it was seen to come there; at least that often.
+        lost: Seconds of them in which the device was idle.
+        surely_lost: The lower end of the 95 % interval of `lost`.
+        callers: The lines that called it, and in how many looks each was seen.
+        detail: What is known beyond that, for example which shape has changed.
+    """
+
+    kind: str
+    place: Place
+    operation: str
+    thread: str
+    seconds: float = 0.0
+    times: int = 0
+    lost: float = 0.0
+    surely_lost: float = 0.0
+    callers: dict[str, int] = field(default_factory=dict)
+    detail: str = ""
+
+
+@dataclass(repr=False)
+class Watched:
+    """What `watch` has seen; complete when its block has ended.
+
+    Attributes:
+        seconds: For how many seconds it watched.
+        start_seconds: How many of them the start took: imports and first compilations.
+        looks: How often it looked at Python.
+        observed_seconds: For how many seconds after the start it knew what the devices did.
+        devices: For how many seconds after the start each device was idle, by its name.
+        interval: The 95 % interval of the share of that time, from 0 to 1, for which the busiest
+            device was idle.
+        findings: The lines that cost time; those that lost most of it first.
+        notes: What else a reader has to know: a switch of JAX, or what could not be seen.
+        collective_seconds: For how many seconds the busiest device was in what it does together
+            with others, such as an all-reduce, which ends when all have reached it.
+    """
+
+    TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.
+
+    seconds: float = 0.0
+    start_seconds: float = 0.0
+    looks: int = 0
+    observed_seconds: float = 0.0
+    devices: dict[str, float] = field(default_factory=dict)
+    interval: tuple[float, float] = (0.0, 1.0)
+    findings: list[Finding] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    collective_seconds: float = 0.0
+
+    @property
+    def judged_seconds(self) -> float:
+        """How many seconds came after the start; all shares are of these."""
+        return max(self.seconds - self.start_seconds, 1e-9)
+
+    @property
+    def idle_seconds(self) -> float:
+        """For how many seconds after the start the busiest device was idle."""
+        return min(self.devices.values(), default=0.0)
+
+    def share(self, finding: Finding) -> float:
+        """Return the share of the time, from 0 to 1, that Python was at a finding's line."""
+        return finding.seconds / self.judged_seconds
+
+    def loss(self, finding: Finding) -> float:
+        """Return the share of the time, from 0 to 1, in which the device was idle for this line."""
+        return finding.lost / self.judged_seconds
+
+    def losses(self, over: float = 0.0) -> list[Finding]:
+        """Return the findings that have surely lost more than a share of the time.
+
+        Args:
+            over: That share, from 0 to 1.
+        """
+        return [
+            found
+            for found in self.findings
+            if self.loss(found) and found.surely_lost / self.judged_seconds > over
+        ]
+
+    def advice(self, finding: Finding) -> str:
+        """Return what to do about a finding, in a sentence; nothing where it loses nothing."""
+        if finding.kind in WAITS and self.loss(finding) <= SEEN:
+            return "Nothing is lost here: the device worked meanwhile."
+        if finding.kind == "compilation" and self.loss(finding) <= SEEN:
+            return "Nothing is lost after the start; there, keep shapes and dtypes the same."
+        return _advice_and_link(finding)[0]
+
+    def to_json(self) -> str:
+        """Return all of it as JSON, with durations in seconds."""
+        findings = [
+            asdict(finding)
+            | {"share": self.share(finding), "loss": self.loss(finding)}
+            | {"advice": self.advice(finding), "link": _advice_and_link(finding)[1]}
+            for finding in self.findings
+        ]
+        whole = asdict(self) | {"idle_seconds": self.idle_seconds, "findings": findings}
+        return json.dumps(whole, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> "Watched":
+        """Return what `to_json` has written.
+
+        Raises:
+            ValueError: If it is something else.
+        """
+        try:
+            given = json.loads(text)
+            findings = [
+                Finding(**{f.name: one[f.name] for f in fields(Finding)})
+                for one in given["findings"]
+            ]
+            for finding in findings:
+                finding.place = Place(**finding.place)
+            own = {"findings": findings, "interval": tuple(given["interval"])}
+            return cls(**{f.name: given[f.name] for f in fields(cls)} | own)
+        except (KeyError, TypeError, json.JSONDecodeError) as error:
+            raise ValueError(f"This is no report of watch: {error!r}.") from error
+
+    def __repr__(self) -> str:
+        lines = list(self._head())
+        for found in self.findings:
+            lines += ["", f"{self.loss(found):6.1%} lost  {found.place}  {found.place.code}"]
+            lines += (f"{'':13}{line}" for line in self._told(found))
+        return "\n".join(lines)
+
+    def _head(self) -> Iterator[str]:
+        after = ""
+        if self.start_seconds >= 0.05:
+            after = (
+                f", of which the start took {format_seconds(self.start_seconds)} (imports, first "
+                "compilations); the shares are of the rest"
+            )
+        yield f"Watched for {format_seconds(self.seconds)}{after}."
+        if self.observed_seconds:
+            low, high = self.interval
+            idle = {name: s / self.judged_seconds for name, s in self.devices.items()}
+            least = min(idle, key=idle.get)
+            yield (
+                f"{least} had nothing to do for {idle.pop(least):.0%} of that ({low:.0%} to "
+                f"{high:.0%})" + "".join(f", {name} for {s:.0%}" for name, s in idle.items()) + "."
+            )
+        yield (
+            f"Looked {self.looks} times at Python, and for "
+            f"{format_seconds(self.observed_seconds)} at the devices, which is a sample."
+        )
+        if any(map(self.loss, self.findings)):
+            yield "Lost: the share of the time in which the device was idle while Python was there."
+        yield from self.notes
+        if not self.findings:
+            yield "No line took long enough to be seen."
+
+    def _told(self, found: Finding) -> Iterator[str]:
+        what = KINDS[found.kind][0]
+        yield f"{what}: {found.operation}" if found.kind in WAITS else what
+        thread = "" if found.thread == "MainThread" else f", in {found.thread}"
+        yield (
+            f"Python was there for {self.share(found):.1%} of the time "
+            f"({format_seconds(found.seconds)}, at least {plural(found.times, 'time')}){thread}"
+        )
+        yield from self._more(found)
+        yield from (self.advice(found), _advice_and_link(found)[1])
+
+    def _more(self, found: Finding) -> Iterator[str]:
+        if found.detail:
+            yield found.detail
+        if found.callers:
+            called = sorted(found.callers.items(), key=lambda item: -item[1])[:3]
+            looks = sum(found.callers.values())
+            several = [f"{at} ({n / looks:.0%})" for at, n in called if n > 0.005 * looks]
+            yield f"Called from {', '.join(several) if len(several) > 1 else called[0][0]}."
+
+    def _repr_html_(self) -> str:
+        rows = []
+        for found in self.findings:
+            what, link = KINDS[found.kind][0], _advice_and_link(found)[1]
+            where = str(found.place).rsplit("/", 1)[-1]
+            more = " ".join([*self._more(found), self.advice(found)])
+            rows.append(
+                [
+                    in_two_lines(where, found.place.code),
+                    share_bar(self.loss(found), HOST, f"{self.loss(found):.1%}"),
+                    in_two_lines(f"{self.loss(found):.1%}", f"there for {self.share(found):.1%}"),
+                    f"{html.escape(what)}: <code>{html.escape(found.operation)}</code><br>"
+                    f'{html.escape(more)} <a href="{link}">Why?</a>',
+                ]
+            )
+        return as_table(["line", "", "lost", "what it is at"], rows, self._head())
+
+
+def _advice_and_link(found: Finding) -> tuple[str, str]:
+    """Return what to do about a finding, and where the book says why."""
+    condition = _DECIDES.match(found.place.code) if found.kind == "value" else None
+    whole = found.operation == found.place.code
+    if condition and (whole or found.operation in condition[1]):
+        return _DECISION
+    return KINDS[found.kind][1:]

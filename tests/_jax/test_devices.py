@@ -1,0 +1,202 @@
+import platform
+import re
+from types import SimpleNamespace
+
+import jax
+import psutil
+import pytest
+
+from d2lpar import (
+    cpu,
+    gpu,
+    num_gpus,
+    try_all_gpus,
+    try_gpu,
+    two_devices,
+    usable_cores,
+    use_cpu_devices,
+)
+from d2lpar._jax.devices import this_machine
+from d2lpar._plain.errors import DeviceError
+from d2lpar._plain.format import plural
+
+# --- Devices ------------------------------------------------------------------------------------
+
+
+CPUS = jax.local_devices(backend="cpu")
+
+
+def test_every_cpu_device_has_its_index():
+    assert [cpu(index) for index in range(len(CPUS))] == CPUS
+    assert cpu() == CPUS[0]
+
+
+def test_without_a_gpu_the_cpu_takes_its_place():
+    assert try_gpu(num_gpus()) == cpu()
+    assert try_all_gpus() == ([gpu(i) for i in range(num_gpus())] or [cpu()])
+
+
+@pytest.mark.parametrize(
+    ("device", "there_are", "way_out"),
+    [
+        (cpu, len(CPUS), f"Call d2lpar.use_cpu_devices({len(CPUS) + 1}) before anything else of"),
+        (gpu, num_gpus(), "Use d2lpar.try_gpu(), which falls back to the CPU."),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error_with_a_way_out(device, there_are, way_out):
+    name = device.__name__
+    seen = plural(there_are, f"{name.upper()} device")
+    with pytest.raises(DeviceError) as caught:
+        device(there_are)
+    expected = f"{name}({there_are}) was asked for, but JAX sees {seen}. {way_out}"
+    assert str(caught.value).startswith(expected)
+
+
+def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
+    n = len(CPUS)
+    with pytest.raises(DeviceError) as caught:
+        use_cpu_devices(n + 1)
+    assert str(caught.value) == (
+        f"use_cpu_devices({n + 1}) came too late: JAX has already started with "
+        f"{plural(n, 'CPU device')}. Restart Python (in a notebook: the kernel) and call it before "
+        f"anything else of JAX, or set the environment variable JAX_NUM_CPU_DEVICES={n + 1}."
+    )
+
+
+def test_as_many_cpu_devices_as_there_are_can_always_be_had():
+    use_cpu_devices(len(CPUS))
+    assert jax.local_devices(backend="cpu") == CPUS
+
+
+def test_cpu_devices_can_be_had_before_jax_starts(run_python):
+    program = "from d2lpar import *; use_cpu_devices(2); print(cpu(1).id, len(try_all_gpus()))"
+    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == "1 1"
+
+
+@pytest.mark.parametrize(
+    ("program", "environment", "found"),
+    [
+        ("use_cpu_devices(2)", "8", "8"),
+        ("use_cpu_devices(3)", "2", "3"),
+        ("use_cpu_devices(3); use_cpu_devices(2)", "1", "3"),
+    ],
+)
+def test_more_cpu_devices_than_needed_are_kept(run_python, program, environment, found):
+    program = f"from d2lpar import *; {program}; import jax; print(len(jax.local_devices()))"
+    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES=environment) == found
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    """A function that makes JAX see so many CPU devices and GPUs, which are called c0, g0 etc."""
+
+    def machine(cpus, gpus):
+        found = {"cpu": [f"c{n}" for n in range(cpus)], "gpu": [f"g{n}" for n in range(gpus)]}
+
+        def local_devices(*, backend):
+            if not found[backend]:
+                raise RuntimeError(f"Unknown backend {backend}")
+            return found[backend]
+
+        monkeypatch.setattr(jax, "local_devices", local_devices)
+
+    return machine
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "pairs", "chosen"),
+    [
+        (2, 2, [], ("c0", "g0")),
+        (2, 0, [], ("c0", "c1")),
+        (0, 2, [], ("g0", "g1")),
+        (1, 1, [], ("c0", "g0")),
+        (2, 2, ["gpu+cpu"], ("g0", "c0")),
+        (2, 2, ["gpu+gpu", "cpu+cpu"], ("g0", "g1")),
+        (2, 1, ["gpu+gpu", "cpu+cpu"], ("c0", "c1")),
+        (2, 2, ["cpu+cpu", "gpu+gpu"], ("c0", "c1")),
+    ],
+)
+def test_two_devices_are_the_first_pair_that_the_machine_has(machine, cpus, gpus, pairs, chosen):
+    machine(cpus, gpus)
+    assert two_devices(*pairs) == chosen
+
+
+@pytest.mark.parametrize(
+    "pair", ["cpu", "", "cpu+", "cpu+tpu", "cpu+gpu+cpu", "CPU+GPU", "cpu gpu", 2, None, ("cpu",)]
+)
+def test_a_pair_that_is_written_in_another_way_is_refused(pair):
+    refusal = f'A pair is written "cpu+gpu" or the like, found {pair!r}.'
+    with pytest.raises(ValueError, match=re.escape(refusal)):
+        two_devices(pair)
+
+
+def test_two_devices_that_are_not_there_are_an_error_with_a_way_out(machine):
+    machine(1, 1)
+    with pytest.raises(DeviceError) as caught:
+        two_devices("gpu+gpu", "cpu+cpu")
+    assert str(caught.value) == (
+        "two_devices() was asked for gpu+gpu or cpu+cpu, but JAX sees 1 CPU device and 1 GPU "
+        "device. Call d2lpar.use_cpu_devices(2) before anything else of JAX: two CPU devices are "
+        "enough for most of the book."
+    )
+
+
+# --- The machine --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def on_path(tmp_path, monkeypatch):
+    """A function that makes a script the only `nvidia-smi` there is."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    def write(script):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{script}\n")
+        program.chmod(0o755)
+
+    return write
+
+
+def test_this_machine_is_the_one_that_runs():
+    machine = this_machine()
+    assert machine.processor == machine.processor.strip() != ""
+    assert machine.cores == usable_cores()
+    assert machine.memory == psutil.virtual_memory().total
+    assert platform.system() in machine.system
+    cpus = len(jax.local_devices(backend="cpu"))
+    assert machine.devices.split(", ")[0] == f"{cpus} x cpu"
+    assert sum(int(kind.split()[0]) for kind in machine.devices.split(", ")) == cpus + num_gpus()
+
+
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "devices"),
+    [(2, ["H200", "T4", "H200"], "2 x cpu, 2 x H200, 1 x T4"), (0, ["H200"], "1 x H200")],
+    ids=["several kinds", "JAX_PLATFORMS=cuda hides the CPU"],
+)
+def test_devices_are_counted_by_kind(monkeypatch, cpus, gpus, devices):
+    kinds = {"cpu": ["cpu"] * cpus, "gpu": gpus}
+
+    def local_devices(backend):
+        if not kinds[backend]:
+            raise RuntimeError(f"Unknown backend {backend}")
+        return [SimpleNamespace(device_kind=kind) for kind in kinds[backend]]
+
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert this_machine().devices == devices
+
+
+@pytest.mark.parametrize(
+    ("script", "driver"),
+    [
+        (None, ""),
+        ("echo ' 570.124.06 '; echo 570.124.06", "570.124.06"),
+        ("[ $1 = --query-gpu=driver_version ] && [ $2 = --format=csv,noheader ] && echo 1", "1"),
+        ("true", ""),
+        # It does say that on its standard output.
+        ("echo 'NVIDIA-SMI has failed because it could not reach the driver'; exit 9", ""),
+    ],
+)
+def test_the_driver_is_what_nvidia_smi_says_if_it_does(on_path, script, driver):
+    if script:
+        on_path(script)
+    assert this_machine().driver == driver

@@ -1,0 +1,168 @@
+import functools
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from d2lpar._jax import stack
+from d2lpar._jax.stack import Place, belongs_to_the_user, may_dispatch, owner_of, sight_of
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("/home/me/train.py", "user"),
+        ("/env/lib/python3.11/site-packages/flax/nnx/module.py", "library"),
+        ("/home/me/.local/lib/python3.11/site-packages/wandb/run.py", "library"),
+        ("/usr/lib/python3/dist-packages/six.py", "library"),
+        ("<attrs generated methods __main__.Row>", "generated"),
+        ("<__array_function__ internals>", "generated"),
+        ("<frozen runpy>", "generated"),
+        ("<stdin>", "user"),
+        ("<timed exec>", "user"),
+        (jax.__file__, "jax"),
+        (np.__file__, "numpy"),
+        (threading.__file__, "stdlib"),
+        (stack.__file__, "d2lpar"),
+    ],
+)
+def test_a_line_is_the_readers_if_no_library_and_no_generator_has_written_it(file, owner):
+    assert owner_of(file) == owner
+
+
+def test_an_installed_project_is_its_authors_own_code(monkeypatch):
+    monkeypatch.setattr(stack, "_projects", set())
+    file = "/env/lib/python3.11/site-packages/mytrain/loop.py"
+    assert owner_of(file) == "library"
+    belongs_to_the_user("mytrain")
+    assert owner_of(file) == "user"
+    owner_of.cache_clear()
+
+
+def here():
+    return sight_of(sys._getframe(1))
+
+
+def test_code_without_a_source_has_a_place_all_the_same():
+    names = {"here": here}
+    exec(compile("at = here()", "/home/me/gone.py", "exec"), names)
+    assert names["at"].site.place == Place("/home/me/gone.py", 1, "")
+
+
+def test_a_line_knows_who_called_it_and_whether_it_is_in_a_loop():
+    def line():
+        return here()
+
+    for _ in range(1):
+        sight = line()
+    assert sight.site.place.code == "return here()"
+    assert not sight.site.in_loop()
+    assert sight.callers[0].place.code == "sight = line()"
+    assert sight.callers[0].in_loop()
+    assert not sight.callers[0].in_comprehension()
+
+
+def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody():
+    users = iter([sys._getframe()])
+
+    class Returning:
+        """A frame in JAX that can be left once only, as one of a thread that goes on."""
+
+        f_code, f_lasti, f_globals = compile("pass", jax.__file__, "exec"), 0, {}
+        f_back = property(lambda self: next(users, None))
+
+    frame = Returning()
+    assert sight_of(frame).doing == "jax"
+    assert sight_of(frame) is None  # It has returned from everything.
+
+
+def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
+    def place_in(file):
+        names = {"here": here}
+        exec(compile("\nat = here()", file, "exec"), names)
+        return str(names["at"].site.place)
+
+    file = "/tmp/ipykernel_17/2718281828.py"
+    assert place_in(file) == "a cell, line 2"
+    history = SimpleNamespace(input_hist_raw=["", "x = 1", "%%time\nfirst\nat = here()"])
+    compiler = SimpleNamespace(_filename_map={file: 1})
+    shell = SimpleNamespace(compile=compiler, history_manager=history)
+    monkeypatch.setattr(stack, "_shell", lambda: shell)
+    assert place_in(file) == "In [1], line 2"
+    assert place_in("<timed exec>") == "In [2], line 2"
+
+
+step = jax.jit(lambda x: x + 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "doing", "hands_over"),
+    [
+        ("step(x)", "jax", True),  # A global variable that is of JAX.
+        ("jnp.dot(x, x)", "jax", True),
+        ("model.step(x)", "jax", True),  # Of a module, or of an object.
+        ("trainer.step(x)", "jax", True),
+        ("with_rate(x)", "jax", True),  # A functools.partial.
+        ("steps[0](x)", "call", True),  # Any name that cannot be looked up.
+        ("train_step(x)", "call", True),  # A local variable may be anything.
+        ("time.sleep(1)", "sleeps", False),
+        ("print(x)", "call", False),
+        ("x.item()", "call", False),
+        ("y", "python", False),
+    ],
+)
+def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
+    call, doing, hands_over, monkeypatch
+):
+    monkeypatch.setattr(stack, "_source_of", lambda file, line: call)
+    names = {"step": step, "jnp": jax.numpy, "time": time}
+    names |= {"model": ModuleType("model"), "trainer": SimpleNamespace(step=step)}
+    names["model"].step, names["with_rate"] = step, functools.partial(step)
+    code = compile(call, "/home/me/train.py", "eval")
+    # What its call is at: the last instruction with the position of all of it.
+    last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]
+    frame = SimpleNamespace(f_code=code, f_lasti=2 * last, f_globals=names, f_back=None)
+    sight = sight_of(frame)
+    assert sight.doing == doing
+    assert may_dispatch(sight, names) == hands_over
+
+
+def test_a_thread_may_be_looked_at_while_garbage_is_collected(run_python):
+    # The functions differ in size, so that what takes the place of a frame is no frame.
+    program = """
+import gc, sys, threading, time
+from d2lpar._jax.stack import current_frames, frames_outward
+
+def wide(n):
+    a = b = c = d = e = f = g = h = i = j = k = l = {}
+    return narrow(n - 1) if n > 0 else {}
+
+def narrow(n):
+    return middle(n - 1) if n > 0 else {}
+
+def middle(n):
+    a = b = c = d = {}
+    return wide(n - 1) if n > 0 else {}
+
+def run():
+    while not done:
+        for n in range(17):
+            (wide, narrow, middle)[n % 3](n)
+
+done, kept = False, []
+thread = threading.Thread(target=run)
+thread.start()
+sys.setswitchinterval(1e-6)
+gc.set_threshold(1)
+gc.callbacks.append(lambda *_: time.sleep(1e-5))  # As JAX's, it lets other threads run.
+for _ in range(5000):
+    for frame in frames_outward(current_frames()[thread.ident]):
+        frame.f_code
+        kept.append([])
+done = True
+"""
+    run_python(program)

@@ -1,0 +1,123 @@
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from d2lpar import (
+    Benchmark,
+    D2lparError,
+    InFlight,
+    PeakMemory,
+    Timer,
+    blocks_host,
+    compare,
+    measure,
+    record_trace,
+    wait_all,
+    watch,
+)
+from d2lpar._measure.waiting import wait_for
+
+
+def enter(context):
+    with context():
+        pass
+
+
+CALLS = {
+    "measure": lambda x: measure(jnp.sin, x),
+    "compare": lambda x: compare({"sin": lambda: jnp.sin(x)}),
+    "wait_all": lambda x: wait_all(),
+    "blocks_host": lambda x: blocks_host(float, lambda: [x]),
+    "record_trace": lambda x: record_trace(jnp.sin, x),
+    "watch": lambda x: enter(watch),
+    "Timer": lambda x: Timer(),
+    "Benchmark": lambda x: enter(Benchmark),
+    "PeakMemory": lambda x: enter(PeakMemory),
+    "InFlight": lambda x: InFlight(2),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_where_no_array_has_a_value_nothing_is_timed_or_waited_for(name):
+    @jax.jit
+    def traced(x):
+        CALLS[name](x)
+        return x
+
+    with pytest.raises(D2lparError, match=rf"{name}.* was called while JAX traces"):
+        traced(jnp.ones(3))
+
+
+TRANSFORMED = {
+    "grad": lambda f: jax.grad(f)(1.0),
+    "vmap": lambda f: jax.vmap(f)(np.ones(3)),
+    "scan": lambda f: jax.lax.scan(lambda x, y: (f(x), y), 1.0, np.ones(3)),
+    "eval_shape": lambda f: jax.eval_shape(f, 1.0),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_every_transformation_counts(name):
+    def times(x):
+        Timer()
+        return x
+
+    with pytest.raises(D2lparError, match="while JAX traces"):
+        TRANSFORMED[name](times)
+
+
+def test_what_has_a_value_under_jit_may_be_waited_for():
+    constant = jnp.arange(3)
+
+    @jax.jit
+    def traced(x):
+        return x + len(wait_for(constant))
+
+    assert traced(1) == 4
+
+
+def test_another_thread_does_not_trace_because_this_one_does():
+    said = []
+
+    @jax.jit
+    def traced(x):
+        thread = threading.Thread(target=lambda: said.append(measure(len, [], repeats=6)))
+        thread.start()
+        thread.join()
+        return x
+
+    traced(1)
+    assert len(said) == 1
+
+
+def test_whoever_asks_first_while_jax_traces_is_told_all_the_same(run_python):
+    program = """
+import jax
+from d2lpar import D2lparError, Timer
+
+@jax.jit
+def traced(x):
+    try:
+        Timer()
+    except D2lparError:
+        print("told")
+    return x
+
+traced(2)
+print(len(Timer().times))
+"""
+    assert run_python(program) == "told\n0"
+
+
+def test_what_was_compiled_before_is_not_compiled_again_after_the_first_look(run_python):
+    program = (
+        "import jax; double = jax.jit(lambda x: 2 * x); x = double(1.0)\n"
+        "from d2lpar import Timer, record_compilations\n"
+        "Timer()\n"
+        "with record_compilations() as compiled: double(1.0)\n"
+        "print(compiled)"
+    )
+    assert run_python(program) == "[]"

@@ -1,0 +1,360 @@
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+from scipy import stats
+from tables import bars_of, cells_of
+
+from d2lpar import OverlapScore, Predicate, Quantity, exact, once
+from d2lpar._measure.quantity import quantities_table
+
+# Ten samples 1..10: the interval of their median is 2 to 9.
+TEN = Quantity("ten", tuple(range(1, 11)))
+TINY = Quantity("tiny", (1.0, 2.0, 3.0))
+
+
+def drawn(n, seed=0):
+    return tuple(np.random.default_rng(seed).exponential(size=n))
+
+
+@pytest.mark.parametrize("level", [0.95, 0.99])
+@pytest.mark.parametrize("n", [8, 9, 11, 12, 15, 20, 33, 100, 201])
+def test_the_interval_is_that_of_scipy(n, level):
+    samples = drawn(n)
+    expected = stats.quantile_test(samples, q=0, p=0.5).confidence_interval(level)
+    assert Quantity("drawn", samples, level=level).interval == pytest.approx(tuple(expected))
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_fewer_than_six_samples_have_no_finite_interval_and_say_so(n):
+    quantity = Quantity("drawn", drawn(n))
+    assert quantity.interval == (-math.inf, math.inf)
+    count = f"{n} sample{'s are' if n > 1 else ' is'}"
+    assert f"{count} too few for a 95 % interval (needs 6)" in quantity.warnings
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
+def test_median_and_quartiles_are_those_of_numpy(n):
+    quantity = Quantity("drawn", drawn(n))
+    assert quantity.median == pytest.approx(np.median(quantity.samples))
+    assert quantity.quartiles == pytest.approx(tuple(np.percentile(quantity.samples, [25, 75])))
+
+
+def test_widely_spread_samples_carry_a_warning():
+    assert TEN.warnings == ("interquartile range is 82% of the median",)
+    assert Quantity("steady", (1.0,) * 6).warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("predicate", "verdict"),
+    [
+        (TEN > 1.9, "holds"),
+        (TEN > 2, "inconclusive"),
+        (TEN > 9, "fails"),
+        (TEN < 9.1, "holds"),
+        (TEN < 9, "inconclusive"),
+        (TEN < 2, "fails"),
+        (1.9 < TEN, "holds"),
+        (np.float64(1.9) < TEN, "holds"),
+        (TEN.between(2, 9), "holds"),
+        (TEN.between(2.1, 9), "inconclusive"),
+        (TEN.between(2, 8.9), "inconclusive"),
+        (TEN.between(9.1, 20), "fails"),
+        (TEN.between(0, 1.9), "fails"),
+        (TINY > 0, "inconclusive"),
+        (exact("three", 3) > 3, "fails"),
+        (exact("three", 3).between(3, 3), "holds"),
+        (TEN > Quantity("less", (1.0,) * 6), "holds"),
+        (TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)), "inconclusive"),
+        (TEN > Quantity("more", (9.0,) * 6), "fails"),
+        (TEN < Quantity("more", (9.5,) * 6), "holds"),
+        (TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)), "inconclusive"),
+        (TEN < Quantity("less", (2.0,) * 6), "fails"),
+        (TEN < exact("eleven", 11), "holds"),
+    ],
+    ids=str,
+)
+def test_a_comparison_looks_at_the_whole_interval(predicate, verdict):
+    assert predicate.verdict == verdict
+    assert predicate.holds == (verdict == "holds")
+    assert repr(predicate) == f"{predicate}: {verdict}"
+
+
+def test_a_chained_comparison_does_not_drop_its_first_half():
+    with pytest.raises(TypeError, match=r"no truth value.*\.holds.*quantity\.between\(low, high\)"):
+        _ = 1 < TEN < 20
+
+
+def test_a_predicate_says_what_was_measured_and_what_was_claimed():
+    times = Quantity("one step", (0.25,) * 6, "s")
+    measured = "one step: 250 ms (the same in all 6 samples)"
+    assert str(times < 0.5) == f"{measured}; claimed: < 500 ms"
+    assert str(times.between(0.1, 1)) == f"{measured}; claimed: 100 ms to 1 s"
+    both = Quantity("two steps", (0.5, 0.5, 0.5, 0.5, 0.5, 2), "s")
+    assert str(times < both) == f"{measured}; claimed: < all of 500 ms to 2 s"
+
+
+def test_a_ratio_is_taken_round_by_round():
+    slow, fast = Quantity("slow", (2, 9, 4), "s"), Quantity("fast", (1, 3, 4), "s")
+    ratio = slow / fast
+    assert ratio.samples == (2, 3, 1)
+    assert (ratio.name, ratio.unit, ratio.exact) == ("slow / fast", "", False)
+
+
+def test_a_ratio_of_counts_is_exact():
+    ratio = exact("six", 6) / exact("four", 4)
+    assert ratio.exact
+    assert ratio.interval == (1.5, 1.5)
+
+
+def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
+    seconds = once("until the other knows", 2.0, "s")
+    assert [(seconds < 3).verdict, (seconds < 1).verdict] == ["seen", "fails"]
+    ratio = seconds / once("until it stops", 4.0, "s")
+    assert (ratio.once, ratio.exact, (ratio < 1).verdict) == (True, False, "seen")
+    assert (once("n", 6) / exact("m", 2)).once
+    sampled = Quantity("time", (1.0,), "s")
+    assert not (seconds / sampled).once
+    assert Quantity(**seconds.as_dict()).once
+
+
+def test_a_quantity_reads_the_same_in_a_sentence_and_as_text():
+    assert str(TEN) == f"{TEN}" != repr(TEN)
+
+
+def test_some_rounds_of_a_quantity_are_chosen_by_something_else():
+    score = OverlapScore("score", (0.9, 0.1, 0.8), shared_device="CPU 0").select(
+        [True, False, True]
+    )
+    assert (score.name, score.samples, score.shared_device) == ("score", (0.9, 0.8), "CPU 0")
+
+
+def test_rounds_that_are_too_few_or_none_are_refused():
+    seconds = Quantity("time", (1, 2), "s")
+    with pytest.raises(ValueError, match="'time' has 2 samples, but 1 rounds were given"):
+        seconds.select([True])
+    with pytest.raises(ValueError, match="'time' has no samples"):
+        seconds.select([False, False])
+
+
+def test_another_name_changes_nothing_else():
+    renamed = exact("bytes", 7, "B").rename("size")
+    assert repr(renamed) == "size: 7 B"
+    assert renamed.exact
+    score = OverlapScore("score", (1.5,) * 6, shared_device="CPU 0").rename("overlap")
+    assert score.broken
+    assert (score.name, score.shared_device) == ("overlap", "CPU 0")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (
+            lambda: Quantity("loss", (1.0, math.nan)),
+            "Sample 1 of 'loss' is nan: nothing can be claimed.*Look for a division by zero",
+        ),
+        (lambda: Quantity("loss", ()), "'loss' has no samples: measure it at least once"),
+        (lambda: Quantity("few", "123"), "samples of 'few' must be numbers, found '123'"),
+        (lambda: Quantity("few", (1, None)), "samples of 'few' must be numbers, found"),
+        (lambda: Quantity("few", ("1", "2")), "samples of 'few' must be numbers, found"),
+        (lambda: Quantity("sure", (1,), level=1), "'sure' lies between 0 and 1, found 1"),
+        (lambda: Quantity("unsure", (1,), level=0), "'unsure' lies between 0 and 1, found 0"),
+        (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
+        (lambda: TEN > math.nan, "cannot be compared with nan"),
+        (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
+        (
+            lambda: TEN / TINY,
+            "round by round.*'ten' has 10 samples.*'tiny' has 3.*with one `compare`",
+        ),
+        (lambda: exact("a", 1, "s") / exact("b", 1, "B"), "'a' has 1 samples in 's'.*'B'"),
+        (lambda: exact("a", 1) / exact("none", 0), "Cannot divide by 'none'.* is 0"),
+        (lambda: once("a", 1, "s") > exact("b", 1, "B"), "'a'.*'s'.*'b'.*'B'"),
+    ],
+)
+def test_what_cannot_be_claimed_over_is_refused(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_a_range_has_two_numbers_the_smaller_first():
+    quantity = exact("n", 3)
+    with pytest.raises(ValueError, match="swap them"):
+        quantity.between(4, 2)
+    with pytest.raises(ValueError, match="between\\(\\) takes two numbers"):
+        quantity.between(exact("few", 1), 4)
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
+        TEN > TINY,
+        TEN < TINY,
+        TINY.between(0, 5),
+        Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
+        Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,
+        exact("three", 3) > 2,
+    ],
+    ids=str,
+)
+def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
+    data = json.loads(json.dumps(predicate.as_dict(), allow_nan=False))
+    found = Predicate.from_dict(data)
+    assert (found.low, found.high, found.relation) == (
+        predicate.low,
+        predicate.high,
+        predicate.relation,
+    )
+    assert (str(found), found.verdict) == (str(predicate), predicate.verdict)
+    assert vars(found.quantity) == vars(predicate.quantity)  # To the last bit.
+
+
+@pytest.mark.parametrize("relation", [">=", "=", "", None, []])
+def test_a_comparison_of_another_kind_is_refused_with_those_there_are(relation):
+    data = (TEN > 3).as_dict() | {"relation": relation}
+    refusal = f"A comparison is >, < or between, found {relation!r}."
+    with pytest.raises(ValueError, match=re.escape(refusal)):
+        Predicate.from_dict(data)
+
+
+# --- Other levels -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("level", "fewest"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
+def test_a_surer_interval_needs_more_samples(level, fewest):
+    assert Quantity("few", range(fewest), level=level).min_samples == fewest
+    assert not math.isfinite(Quantity("too few", range(fewest - 1), level=level).interval[0])
+    assert Quantity("enough", range(fewest), level=level).interval == (0, fewest - 1)
+
+
+def test_a_ratio_is_as_sure_as_the_surer_of_its_parts():
+    sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
+    assert [q.level for q in (sure / usual, usual / sure, sure / 2, sure.rename("x"))] == [0.99] * 4
+    assert "(99 % interval" in repr(sure)
+    assert Quantity(**sure.as_dict()).level == 0.99
+
+
+def test_a_difference_is_taken_sample_by_sample_and_keeps_its_unit():
+    more = Quantity("a", (3.0, 5.0), "B", level=0.99) - Quantity("b", (1.0, 9.0), "B")
+    assert (more.samples, more.unit, more.level, more.name) == ((2, -4), "B", 0.99, "a - b")
+    with pytest.raises(ValueError, match="A difference is taken round by round"):
+        Quantity("a", (3.0, 5.0), "B") - Quantity("b", (1.0,), "B")
+    with pytest.raises(TypeError):
+        Quantity("a", (3.0, 5.0), "B") - 1
+
+
+def test_dividing_by_a_number_divides_each_sample():
+    per_turn = Quantity("loop", (2.0, 4.0), "s") / 2
+    assert (per_turn.samples, per_turn.unit) == ((1, 2), "s")
+    with pytest.raises(ValueError, match="'loop' cannot be divided by 0"):
+        Quantity("loop", (2.0,), "s") / 0
+
+
+# --- In a sentence and in a table -------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("quantity", "spec", "text"),
+    [
+        (Quantity("t", (0.1346,), "s"), "", "130 ms"),
+        (Quantity("m", (8_388_608,), "B"), "", "8.4 MB"),
+        (Quantity("ratio", (1.7321,)), "", "1.7"),
+        (Quantity("ratio", (1.7321,)), ".2f", "1.73"),
+        (Quantity("time", (0.0012346,), "s"), ".2f", "1.23 ms"),
+        (Quantity("memory", (2_500_000.0,), "B"), ".0f", "2 MB"),
+        (Quantity("share", (0.0413,)), "%", "4.1 %"),
+        (Quantity("share", (0.0,)), "%", "0 %"),
+        (Quantity("odd and even", (1, 2, 6), "s"), "", "2 s"),
+        (Quantity("about", (128.0,)), "", "130"),
+        (exact("calls", 128), "", "128"),  # What was counted is not rounded.
+        (exact("calls", 12345), "", "12345"),
+        (exact("memory", 8_388_608, "B"), "", "8.4 MB"),
+    ],
+)
+def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spec, text):
+    assert f"{quantity:{spec}}" == text
+
+
+@pytest.mark.parametrize(
+    ("quantity", "summary"),
+    [
+        (TEN, "95 % interval 2 to 9, 10 samples"),
+        (Quantity("steady", (2.0,) * 6), "the same in all 6 samples"),
+        (Quantity("once", (2.0,)), "1 sample, too few for an interval"),
+        (exact("calls", 3), "counted"),
+        (once("calls", 3), "seen once"),
+    ],
+)
+def test_the_summary_of_a_quantity_is_its_interval_in_words(quantity, summary):
+    assert quantity.summary == summary
+
+
+@pytest.mark.parametrize(
+    "samples",
+    [(1, 1, 1, 1, 1, 1, 1, 1, 5), (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)],
+    ids=["all but one", "but for rounding"],
+)
+def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
+    quantity = Quantity("share", samples)
+    for shown in (repr(quantity), quantity._repr_html_(), str(quantity < 2), str(TEN > quantity)):
+        assert "1 to 1" not in shown
+    assert quantity.summary.startswith("no spread within the 95 % interval, ")
+
+
+def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():
+    html = Quantity("<i>", TEN.samples, "s")._repr_html_()
+    header, (name, median, _, doubt) = cells_of(html)
+    assert header[:3] == ["", "median", "interval"]
+    assert (name, median, doubt) == ("<i>", "5.5 s", "95 % interval 2 s to 9 s, 10 samples")
+    ((label, _),) = bars_of(html)
+    assert "interval 22 % to 99 %" in label  # Of an axis from 0 to 9 s.
+
+
+def test_too_few_samples_have_no_bar():
+    html = TINY._repr_html_()
+    assert bars_of(html) == []
+    assert cells_of(html)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
+
+
+def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
+    half = Quantity("half", tuple(sample / 2 for sample in TEN.samples))
+    seconds = Quantity("other", (7.0,) * 6, "s")
+    html = quantities_table([TEN, half, seconds], [TEN > 1, half.between(0, 8)])
+    assert [row[-1] for row in cells_of(html)] == ["tested", "> 1", "0 to 8", "not tested"]
+    assert html.count("stroke-dasharray") == 3  # Each bound is a line across its bar.
+    ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
+    assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
+    assert other[0] < 1  # All the same, and yet there to be seen.
+
+
+def test_an_axis_reaches_below_zero_where_a_quantity_does():
+    negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
+    ((label, _),) = bars_of(negative._repr_html_())
+    assert "interval 1 % to 99 %" in label
+
+
+@pytest.mark.parametrize(
+    ("predicate", "margin"),
+    [
+        (exact("n", 6) > 2, 2),
+        (exact("n", 0.5) > 2, -0.75),
+        (exact("n", 0.25) < 0.5, 0.5),
+        (exact("n", 2) < 0.5, -3),
+        (exact("n", 3) > 0, 3),
+        (exact("n", 1).between(0.5, 1.5), 1),
+        (exact("n", 1.25).between(0.5, 1.5), 0.5),
+        (exact("n", 3).between(0.5, 1.5), -3),
+        (exact("n", 10).between(10, 10), 1),
+        (exact("n", 1).between(10, 10), -0.9),
+    ],
+)
+def test_the_margin_is_in_units_of_the_bound_and_negative_where_a_claim_fails(predicate, margin):
+    assert predicate.margin() == pytest.approx(margin)
+    assert (predicate.verdict == "holds") == (margin > 0)
+
+
+def test_the_margin_of_another_value_is_from_the_same_bound():
+    assert (exact("n", 6) > 2).margin(4) == 1
+    assert (Quantity("few", (1.0, 2.0)) > Quantity("fewer", (1.0,))).margin() == -math.inf

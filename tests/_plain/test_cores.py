@@ -1,0 +1,93 @@
+import hashlib
+import os
+import statistics
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from d2lpar import free_cores, usable_cores
+from d2lpar._plain.cores import crowding
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_cores_that_the_process_may_not_use_do_not_count():
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+    assert usable_cores() == len(allowed)
+
+
+@pytest.mark.parametrize(
+    ("count", "quota", "usable"),
+    [
+        (7, None, 7),
+        (None, None, 1),  # The system does not know.
+        (7, "max 100000", 7),
+        (7, "300000 100000", 3),
+        (7, "150000 100000", 1),
+        (7, "50000 100000", 1),
+    ],
+)
+def test_without_affinity_all_cores_count_up_to_the_whole_cores_of_a_quota(
+    monkeypatch, tmp_path, count, quota, usable
+):
+    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    monkeypatch.setattr("d2lpar._plain.cores._QUOTA", tmp_path / "cpu.max")
+    if quota:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert usable_cores() == usable
+
+
+@pytest.mark.parametrize(
+    ("probes", "result"), [((1.1,), 1.1), ((1.9, 1.0), 1.0), ((1.9, 1.7), 1.7), ((1.4, 1.9), 1.4)]
+)
+def test_free_cores_probe_once_more_before_they_drop_a_round(monkeypatch, probes, result):
+    probes = iter(probes)
+    monkeypatch.setattr("d2lpar._plain.cores.crowding", lambda threads: next(probes))
+    control = free_cores(2)
+    assert (control.probe(), control.needs) == (result, "2 free CPU cores")
+    assert next(probes, None) is None
+
+
+def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):
+    together, sha512, lengths = threading.Barrier(3, timeout=60), hashlib.sha512, []
+
+    def hash_together(data):
+        lengths.append(len(data))
+        if len(lengths) > 1:
+            together.wait()
+        return sha512(data)
+
+    monkeypatch.setattr(hashlib, "sha512", hash_together)
+    crowding(3)
+    assert lengths == [10_000_000] * 4
+
+
+@pytest.mark.parametrize("used", [(0, 2, 2, 6), (0, 4, 4, 6)], ids=["alone", "together"])
+def test_crowding_is_the_time_of_all_over_the_least_processor_time_of_any(monkeypatch, used):
+    used, passed = iter(used), iter([10, 17])
+    clocks = SimpleNamespace(thread_time=lambda: next(used), perf_counter=lambda: next(passed))
+    monkeypatch.setattr("d2lpar._plain.cores.time", clocks)
+    assert crowding(1) == 3.5
+
+
+@pytest.mark.timed
+def test_one_thread_takes_no_less_than_its_processor_time():
+    # It would if the first thread also had to make the pages of what both hash.
+    assert statistics.median(crowding(1) for _ in range(9)) > 0.9
+
+
+@pytest.mark.timed
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
+def test_two_threads_on_one_core_are_crowded():
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(allowed)})  # The threads inherit it.
+    try:
+        assert statistics.median(crowding(2) for _ in range(9)) > 1.5
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -1,0 +1,159 @@
+import os
+
+import pytest
+from tables import bars_of, cells_of, remarks_of
+
+from d2lpar import COLORS
+from d2lpar._plain.format import (
+    DEVICE,
+    HOST,
+    as_table,
+    format_value,
+    in_two_lines,
+    interval_bar,
+    share_bar,
+    stacked_bar,
+    write_whole,
+)
+
+# --- Seconds and bytes --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (61.25, "s", "61.2 s"),
+        (0.9999, "s", "1 s"),
+        (0.0123456, "s", "12.3 ms"),
+        (1e-9, "s", "1 ns"),
+        (1.3e-13, "s", "under 1 ns"),  # What a fit ran into, and was printed as 0.00013 ns.
+        (0, "s", "0 s"),
+        (-0.25, "s", "-250 ms"),
+        (float("inf"), "s", "inf s"),
+        (999, "B", "999 B"),
+        (999_999, "B", "1 MB"),
+        (3e12, "B", "3000 GB"),
+        (0.12345, "", "0.123"),
+        (99.97, "", "100"),
+        (1e6, "", "1000000"),
+    ],
+)
+def test_a_value_has_three_digits_and_the_prefix_that_fits(value, unit, text):
+    assert format_value(value, unit) == text
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+
+def test_a_table_has_a_header_a_name_for_each_row_and_remarks_below():
+    html = as_table(["", "time"], [["a", "1 s"], ["b", "2 s"]], ["nine rounds"])
+    assert cells_of(html) == [["", "time"], ["a", "1 s"], ["b", "2 s"]]
+    assert remarks_of(html) == ["nine rounds"]
+    assert html.count('scope="col"') == 1  # A header without words would be read out as one.
+    assert html.count('scope="row"') == 2
+    assert 'style="overflow-x:auto" tabindex="0"' in html  # It scrolls, by keyboard as well.
+
+
+def test_titles_and_remarks_are_text_and_cells_are_html():
+    html = as_table(["a < b"], [["<b>bold</b>"]], ["<script>"])
+    assert "a &lt; b" in html
+    assert "<b>bold</b>" in html
+    assert "<script>" not in html
+    assert remarks_of(html) == ["<script>"]
+
+
+def test_a_value_has_its_small_print_on_a_line_of_its_own():
+    html = as_table(["", ""], [["a", in_two_lines("1 <s", "0.9 to 1.1")]])
+    assert cells_of(html)[1] == ["a", "1 <s\n0.9 to 1.1"]
+
+
+def test_python_and_devices_have_the_colors_of_the_figures():
+    assert COLORS["host"] == HOST
+    assert COLORS["device"] == DEVICE
+
+
+@pytest.mark.parametrize(
+    ("first", "whole", "longest", "host", "device"),
+    [
+        (1, 4, 8, 12.5, 37.5),
+        (0, 8, 8, 0.8, 100),  # Python's part never vanishes.
+        (9, 4, 8, 50, 0),  # Nor is it longer than the whole.
+        (0, 0, 0, 0.8, 0),
+    ],
+)
+def test_a_stacked_bar_is_python_first_and_then_the_device(first, whole, longest, host, device):
+    ((label, drawn),) = bars_of(stacked_bar(first, whole, longest, "a label"))
+    widths = {color: width for color, _, width in drawn}
+    assert label == "a label"
+    assert widths == {HOST: host, DEVICE: device}
+
+
+def test_an_interval_is_drawn_from_end_to_end_with_its_median_in_it():
+    ((label, (interval, median)),) = bars_of(interval_bar(2, 3, 6, (0, 10)))
+    assert interval[1:] == (20, 40)
+    assert median[1] + median[2] / 2 == pytest.approx(30)
+    assert label == "median at 30 % of the bar, interval 20 % to 60 %"
+
+
+@pytest.mark.parametrize(("low", "high"), [(-5, 20), (0, 0), (10, 10)])
+def test_an_interval_stays_within_its_axis_and_can_be_seen(low, high):
+    ((_, shapes),) = bars_of(interval_bar(low, low, high, (0, 10)))
+    for _, start, width in shapes:
+        assert 0 <= start < start + width <= 100
+
+
+@pytest.mark.parametrize(("share", "width"), [(-0.1, 0), (0.25, 25), (1.3, 100)])
+def test_a_share_fills_no_less_than_nothing_and_no_more_than_the_whole(share, width):
+    ((_, (whole, filled)),) = bars_of(share_bar(share, HOST, "a share"))
+    assert whole[1:] == (0, 100)
+    assert filled == (HOST, 0, width)
+
+
+def test_a_bar_says_what_it_shows_whatever_is_in_the_name():
+    ((label, _),) = bars_of(share_bar(0.5, HOST, 'the row "<i>"'))
+    assert label == 'the row "<i>"'
+
+
+# --- Writing files -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def old(tmp_path):
+    path = tmp_path / "old.json"
+    write_whole(path, "old")
+    return path
+
+
+def test_a_second_text_replaces_the_first(old):
+    write_whole(old, "neu, Ångström\n")
+    assert old.read_bytes() == "neu, Ångström\n".encode()
+    assert os.listdir(old.parent) == [old.name]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="files have other permissions here")
+def test_others_may_read_what_was_written(old):
+    assert old.stat().st_mode & 0o777 == 0o644
+
+
+@pytest.mark.parametrize("stops", [OSError("no space left"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("where", ["fsync", "replace"])
+def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where, stops):
+    def stop(*_):
+        raise stops
+
+    monkeypatch.setattr(os, where, stop)
+    with pytest.raises(type(stops)):
+        write_whole(old, "new")
+    assert old.read_text() == "old"
+    assert os.listdir(old.parent) == [old.name]
+
+
+def test_an_interrupt_just_when_the_new_file_is_whole_stays_an_interrupt(old, monkeypatch):
+    def replace_and_stop(*paths, replaced=os.replace):
+        replaced(*paths)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", replace_and_stop)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(old, "new")
+    assert old.read_text() == "new"

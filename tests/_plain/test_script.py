@@ -1,0 +1,65 @@
+import functools
+import subprocess
+import sys
+
+import pytest
+from commands import watch_script
+
+
+@pytest.fixture
+def command(tmp_path):
+    return functools.partial(watch_script, tmp_path)
+
+
+def test_a_script_runs_as_python_would_run_it(command, tmp_path):
+    (tmp_path / "beside.py").write_text("word = 'beside'")
+    program = """
+import os, sys, beside
+print(__name__, __file__, sys.argv[1:], beside.word, 'jax' in sys.modules, 'numpy' in sys.modules)
+os.chdir('/')
+os.remove(__file__)
+os.environ['JAX_ENABLE_X64'] = '1'
+import threading, time
+def late():
+    time.sleep(0.2)
+    print(threading.current_thread().name, file=sys.stderr)
+threading.Thread(target=late, name='late').start()
+"""
+    status, out, said = command(program, "--json", "5")
+    asked = "['--json', '5']"
+    assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} {asked} beside False False\n")
+    assert said.index("late") < said.index("Watched for")
+    assert "What the devices did is not known: it did not use JAX." in said
+
+
+def test_a_script_sets_what_jax_reads_when_it_is_imported(command):
+    program = """
+import os
+os.environ['JAX_ENABLE_X64'] = '1'
+os.environ['JAX_NUM_CPU_DEVICES'] = '4'
+import jax, jax.numpy as jnp
+print(jnp.ones(3).dtype, jax.device_count())
+"""
+    assert command(program)[1] == "float64 4\n"
+
+
+def test_a_module_runs_as_python_would_run_it(command, tmp_path):
+    (tmp_path / "trainer").mkdir()
+    (tmp_path / "trainer" / "__init__.py").write_text("")
+    (tmp_path / "trainer" / "config.py").write_text("STEPS = 3")
+    (tmp_path / "trainer" / "train.py").write_text(
+        "import sys\nfrom .config import STEPS\nprint(STEPS, sys.argv[1:], __package__, __name__)"
+    )
+    status, out, said = command("", module=["-m", "trainer.train", "--steps", "3"])
+    assert (status, out) == (0, "3 ['--steps', '3'] trainer __main__\n")
+    status, _, said = command("", module=["-m", "nowhere"])
+    assert (status, "There is no module 'nowhere'" in said) == (1, True)
+
+
+def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tmp_path):
+    (tmp_path / "beside.py").touch()
+    (tmp_path / "script.py").write_text("import beside")
+    command = [sys.executable, "-P", "-m", "d2lpar", "watch", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "No module named 'beside'" in done.stderr

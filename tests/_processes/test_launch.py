@@ -1,0 +1,165 @@
+import functools
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from commands import main_with
+
+from d2lpar import Watched, num_gpus
+from d2lpar._plain.format import plural
+
+JOINS = """
+import os, sys
+os.environ["JAX_ENABLE_X64"] = "1"
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=3"
+import jax
+jax.distributed.initialize(process_id=int(os.environ["RANK"]))
+print(sys.argv[1:], jax.process_index(), "of", jax.device_count(), jax.numpy.ones(()).dtype)
+if jax.process_index() == 1 and "fail" in sys.argv:
+    raise ValueError("no disk")
+"""
+
+
+@pytest.fixture
+def run():
+    """A function that runs `d2lpar run` here, and returns with what it ends."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
+    yield functools.partial(main_with, "run")
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def test_run_joins_the_processes_of_a_script_as_it_is_and_shows_what_they_print(
+    script, monkeypatch, run, capfd
+):
+    path = script(JOINS)
+    monkeypatch.chdir(path.parent)
+    assert run("-m", path.stem, "--rate", "0.1") == 0
+    lines = [f"[{number}] ['--rate', '0.1'] {number} of 6 float64" for number in (0, 1)]
+    printed = capfd.readouterr().out
+    assert sorted(printed.splitlines()) == lines, printed
+
+
+def test_run_tells_an_exception_once_with_its_process_and_without_frames_of_ours(
+    script, run, capfd
+):
+    path = script(JOINS)
+    assert run("-n", 2, path, "fail") == "Process 1 ended with the exit status 1."
+    said = [line for line in capfd.readouterr().out.splitlines() if "of 6" not in line]
+    assert said[0] == "[1] Traceback (most recent call last):"
+    assert said[1] == f'[1]   File "{path}", line 9, in <module>'
+    assert said[-1] == "[1] ValueError: no disk"
+    assert not [line for line in said if "d2lpar" in line]
+
+
+def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):
+    said = run("--gpus", "-n", 1 + num_gpus(), script(""))
+    assert f"JAX finds {plural(num_gpus(), 'GPU')} here" in said
+
+
+HANGS = """
+import subprocess, time
+print(subprocess.Popen(["setsid", "sleep", "600"]).pid)
+import jax, jax.numpy as jnp
+from jax.experimental import multihost_utils
+
+jax.distributed.initialize()
+if jax.process_index() == 0:
+    multihost_utils.process_allgather(jnp.ones(3))
+time.sleep(600)
+"""
+
+
+def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(script, left_of):
+    path = script(HANGS)
+    command = [sys.executable, "-m", "d2lpar", "run", "--stalled-after", "2s", path]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    everything = ""
+    with subprocess.Popen(command, **pipes) as running:
+        for then in ("SIGUSR1", "SIGINT", None):
+            said = []
+            while not said or "has not reached" not in said[-1]:
+                said.append(running.stdout.readline())
+                assert said[-1], "".join(said)
+            everything += (text := "".join(said))
+            assert f"{path}:9  multihost_utils.process_allgather(jnp.ones(3))" in text
+            assert "[1] sleeping for " in text
+            assert f"at {path}:10  time.sleep(600)" in text
+            assert said[-1] == "Process 1 has not reached what process 0 is waiting for.\n"
+            if then:
+                running.send_signal(signal.Signals[then])
+        assert running.stdout.read() == ""
+    assert running.returncode == 130
+    daemons = {int(number) for number in re.findall(r"\] (\d+)$", everything, re.MULTILINE)}
+    assert len(daemons) == 2
+    assert not left_of(daemons)
+
+
+LATE = """
+import time
+import jax, numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+jax.distributed.initialize()
+cut = NamedSharding(Mesh(np.array(jax.devices()), "data"), PartitionSpec("data"))
+total = jax.jit(lambda x: x.sum())
+for _ in range(150):
+    if jax.process_index() == 1:
+        time.sleep(0.02)  # Its disk is slow.
+    float(total(jax.make_array_from_process_local_data(cut, np.ones(10, np.float32))))
+"""
+
+
+def test_run_watches_each_process_and_says_which_was_late_and_where(script, run, tmp_path, capfd):
+    path, report = script(LATE), tmp_path / "report.json"
+    assert run("--watch", "--json", report, path) == 0
+    said = capfd.readouterr().err
+    first, _, third = said.strip().splitlines()[:3]
+    assert first.startswith("Process 1 was late: process 0 waited for it for ")
+    assert third.startswith(f"At {path}:11  time.sleep(0.02)")
+    assert "--- Process 0" in said
+    written = sorted(tmp_path.glob("report*"))
+    assert [file.name for file in written] == ["report.0.json", "report.1.json"]
+    assert main_with("merge", *written) == 0
+    assert capfd.readouterr().err == said
+
+
+def test_merge_says_which_file_is_no_report(script):
+    path = script("print()")
+    assert main_with("merge", path).startswith(f"{path}: This is no report of watch")
+    assert "No such file" in main_with("merge", "nothing.json")
+
+
+def test_merge_loses_no_report(tmp_path):
+    files = [tmp_path / name for name in ("old.1.json", "new.1.json")]
+    for file in files:
+        file.write_text(Watched().to_json())
+    assert "another report of process 1" in main_with("merge", *files)
+
+
+def test_run_writes_no_report_of_what_it_does_not_watch(run, script, capsys):
+    assert run("--json", "report.json", script("")) == 2
+    assert "--json needs --watch" in capsys.readouterr().err
+
+
+def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(
+    script, run, monkeypatch, capfd
+):
+    path = script("""
+import atexit, threading, time
+atexit.register(print, "at exit")
+threading.Thread(target=lambda: time.sleep(0.3) or print("a thread")).start()
+log = open("log", "w")
+log.write("not flushed")
+""")
+    monkeypatch.chdir(path.parent)
+    assert run("-n", 1, path) == 0
+    assert capfd.readouterr().out.splitlines() == ["[0] a thread", "[0] at exit"]
+    assert (path.parent / "log").read_text() == "not flushed"
+
+
+def test_run_refuses_a_script_that_is_not_there(run, capsys):
+    assert run("no.py") == 2
+    assert "there is no script 'no.py'" in capsys.readouterr().err

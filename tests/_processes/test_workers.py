@@ -1,0 +1,361 @@
+"""Several processes: what comes back from them, what is said when one fails, and that none is left.
+
+What the test calls in them is defined here, and sent to them.
+"""
+
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Pipe
+
+import psutil
+import pytest
+
+from d2lpar import D2lparError, WorkerError, Workers
+from d2lpar._processes import workers as workers_module
+from d2lpar._processes.hang import Board
+
+
+@pytest.fixture(scope="module")
+def shared():
+    """Two workers, for all tests that leave them as they were."""
+    with Workers(2) as workers:
+        yield workers
+
+
+@pytest.fixture
+def two():
+    """Two workers, for a test that ends them."""
+    with Workers(2) as workers:
+        yield workers
+
+
+def number():
+    import jax
+
+    return jax.process_index()
+
+
+def initialized():
+    import jax
+
+    jax.distributed.initialize()
+    return jax.process_count()
+
+
+def spanning(value):
+    import jax
+    import numpy as np
+    from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+    cut = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec("all"))
+    return jax.make_array_from_process_local_data(cut, np.full(1000, value, np.float32))
+
+
+def sum_over_all(value):
+    import jax
+
+    return float(jax.jit(lambda x: x.sum())(spanning(value)))
+
+
+def test_each_result_comes_back_in_the_order_of_the_processes(shared):
+    assert shared.run(number) == [0, 1]
+    assert shared.run(lambda base, more=0: base + more + number(), 5, more=10) == [15, 16]
+
+
+def test_they_compute_together(shared):
+    assert shared.run(lambda: sum_over_all(number() + 1)) == [3000, 3000]
+
+
+def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
+    locks = shared.keep(__import__("threading").Lock)  # Cannot be sent.
+    assert shared.run(lambda lock: lock.acquire(False), locks) == [True, True]
+    assert shared.run(lambda lock: lock.locked(), lock=locks) == [True, True]
+    assert shared.run(lambda same: same, same=shared.keep(number, timeout=9)) == [0, 1]
+
+
+def test_what_they_print_is_shown_with_their_number(shared, capfd):
+    shared.run(lambda: print("one\ntwo, without an end", end=""))
+    shown = capfd.readouterr().out.splitlines()
+    for process in "01":
+        own = [line for line in shown if line.startswith(f"[{process}]")]
+        assert own == [f"[{process}] one", f"[{process}] two, without an end"]
+
+
+def test_a_megabyte_of_output_holds_nobody_up(shared, capfd):
+    shared.run(lambda: print("x" * 99 + "\n" * 1, end="") or print("\n".join(["y" * 99] * 10_000)))
+    assert len(capfd.readouterr().out) > 2_000_000
+
+
+def fail_in_one():
+    if number() == 1:
+        print("about to fail")
+        raise ValueError("no such file")
+    return "fine"
+
+
+def test_an_error_says_which_process_at_which_line_and_what_it_printed_last(shared):
+    with pytest.raises(WorkerError) as raised:
+        shared.run(fail_in_one)
+    said = str(raised.value)
+    assert said.startswith("Process 1 failed:")
+    assert 'raise ValueError("no such file")' in said
+    assert f'File "{__file__}"' in said
+    assert said.endswith("The last that it printed:\n  about to fail")
+    assert raised.value.worker == 1
+    assert shared.run(number) == [0, 1]  # All of them had answered, so they go on.
+
+
+def test_outcomes_have_the_error_in_the_place_of_the_result(shared):
+    fine, failed = shared.run(fail_in_one, return_exceptions=True)
+    assert fine == "fine"
+    assert isinstance(failed, WorkerError)
+
+
+def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
+    with pytest.raises(WorkerError, match="Process 0 failed") as raised:
+        shared.run(lambda: 1 / 0)
+    assert "number 1" in raised.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("function", "cannot"),
+    [
+        (lambda: __import__("threading").Lock(), "lock cannot be sent"),
+        (lambda: spanning(1), "ArrayImpl cannot be sent"),
+    ],
+)
+def test_what_cannot_be_sent_is_said_with_the_way_out(shared, function, cannot):
+    with pytest.raises(WorkerError, match=cannot) as raised:
+        shared.run(function)
+    assert "addressable_data(0)" in str(raised.value)
+    assert "workers.keep" in str(raised.value)
+
+
+def test_who_dies_is_named_before_who_failed_for_it(two, capfd):
+    def die():
+        sum_over_all(1)
+        if number() == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return sum_over_all(2)
+
+    with pytest.raises(WorkerError, match="Process 1 has died: SIGKILL"):
+        two.run(die)
+    with pytest.raises(WorkerError, match="These workers have ended"):
+        two.run(number)
+
+
+def test_one_that_prints_all_the_time_is_ended_all_the_same(two, capfd):
+    def chatter():
+        while True:
+            print("x" * 70)
+
+    with pytest.raises(WorkerError, match="have not ended after 1 s"):
+        two.run(chatter, timeout=1)
+    assert "x" * 70 in capfd.readouterr().out
+
+
+def test_one_whose_child_lives_on_is_seen_to_have_died(two):
+    def leave_a_child():
+        if number() == 1 and os.fork():  # The child has its files, and stays.
+            os._exit(7)
+        time.sleep(600)
+
+    with pytest.raises(WorkerError, match="Process 1 has died: exit status 7"):
+        two.run(leave_a_child)
+
+
+def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
+    wait = workers_module.wait
+
+    def wait_for_an_answer(objects, timeout):
+        return wait(objects, 30 if len(objects) > 1 else timeout)
+
+    with Workers(1) as workers:
+        monkeypatch.setattr(workers_module, "wait", wait_for_an_answer)
+        assert workers.run(int, timeout=1e-9) == [0]
+
+
+def test_what_others_have_kept_is_refused(shared):
+    with pytest.raises(ValueError, match="kept by other workers"):
+        shared.run(abs, workers_module.Kept(-1, 1))
+
+
+def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
+    with pytest.raises(WorkerError, match="Process 0 has not ended after 2 s") as raised:
+        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
+    _, waits, *_, last = str(raised.value).splitlines()
+    assert waits.startswith("[0] waiting for a value")
+    assert "return float(jax.jit" in waits
+    assert __file__ in waits
+    assert last == "Process 1 has not reached what process 0 is waiting for."
+    assert repr(two) == "<2 workers, ended>"
+
+
+def test_who_waits_for_one_that_has_failed_is_ended(two, monkeypatch):
+    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    with pytest.raises(WorkerError, match="Process 1 failed"):
+        two.run(lambda: sum_over_all(1) if number() == 0 else 1 / 0)
+    assert repr(two) == "<2 workers, ended>"
+
+
+def test_more_processes_than_cores_are_said_and_not_refused(monkeypatch, capsys):
+    monkeypatch.setattr(workers_module, "usable_cores", lambda: 1)
+    with Workers(2, pin=True, devices=2) as workers:
+        assert workers.run(lambda: __import__("jax").local_device_count()) == [2, 2]
+    assert "2 processes share 1 CPU core." in capsys.readouterr().out
+
+
+def test_where_cores_cannot_be_chosen_pinning_is_refused(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(D2lparError, match="pin=True needs Linux"):
+        Workers(1, pin=True)
+
+
+def test_nobody_else_gets_the_port_at_which_the_processes_meet():
+    with Workers(1, initialize=False) as workers:  # Nobody listens there yet.
+        host, port = workers._port.getsockname()
+        with pytest.raises(WorkerError, match=f"cannot meet at {host}:{port}: .*in use"):
+            Workers(1, port=port)
+        assert workers.run(initialized) == [1]
+        with pytest.raises(WorkerError, match="in use"):
+            Workers(1, port=port)
+    with Workers(1, port=port) as workers:  # It is free at once.
+        assert workers.run(number) == [0]
+
+
+def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
+    with ThreadPoolExecutor(2) as pool:
+        answers = pool.map(lambda given: shared.run(lambda: given), range(10))
+    assert list(answers) == [[given] * 2 for given in range(10)]
+
+
+@pytest.fixture
+def sleeping(monkeypatch):
+    """A process that says nothing, our end of its connection, and the other one."""
+    monkeypatch.setattr(workers_module, "GRACE", 0.1)
+    ours, theirs = Pipe()
+    process = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
+    board = Board()
+    yield workers_module._Worker(0, process, ours, board), theirs
+    board.close()
+    process.kill()
+    process.wait()
+    theirs.close()
+    process.stdout.close()
+    ours.close()
+
+
+def test_who_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
+    worker, theirs = sleeping
+    theirs.close()
+    assert "Process 0 has closed its connection" in str(worker.answer(1.0))
+
+
+def test_who_is_stopped_or_dead_is_told_so(sleeping):
+    worker, _ = sleeping
+    assert worker.where({}).fate == ""
+    worker.process.send_signal(signal.SIGSTOP)
+    while psutil.Process(worker.process.pid).status() != psutil.STATUS_STOPPED:
+        pass
+    assert worker.where({}).fate.startswith("is stopped (SIGSTOP)")
+    worker.process.kill()
+    worker.process.wait()
+    assert worker.where({}).fate == "has died: SIGKILL"
+    assert worker.where({0: None}).fate == "has finished"
+    assert worker.where({0: WorkerError("no disk")}).fate == "has failed"
+
+
+def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
+    worker, theirs = sleeping
+    os.write(theirs.fileno(), struct.pack("!i", 100) + b"begun")
+    with pytest.raises(TimeoutError):
+        worker.answer(0.1)
+
+
+def test_a_port_that_is_taken_is_named():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(WorkerError, match=f"127.0.0.1:{port}.*Choose another port"):
+            Workers(1, port=port)
+    with pytest.raises(WorkerError, match=r"127\.0\.0\.1:65536.*Choose another port"):
+        Workers(1, port=65536)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"count": 0}, "count must be an integer of at least 1"),
+        ({"count": 1, "devices": 0}, "devices must be an integer of at least 1"),
+        ({"count": 1, "port": -1}, "port must be an integer of at least 0"),
+    ],
+)
+def test_a_number_that_makes_no_sense_is_refused(options, says):
+    with pytest.raises(ValueError, match=says):
+        Workers(**options)
+
+
+def test_a_call_that_makes_no_sense_is_refused(shared):
+    with pytest.raises(TypeError, match="run\\(\\) needs a function"):
+        shared.run(3)
+    with pytest.raises(ValueError, match="timeout must be a positive number"):
+        shared.run(number, timeout=0)
+
+
+def test_on_windows_the_way_out_is_named(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(D2lparError, match="Windows Subsystem for Linux"):
+        Workers(2)
+
+
+# --- No process is left -----------------------------------------------------------------------
+
+
+def test_a_forked_child_that_ends_leaves_the_workers_of_its_parent_alone(run_python):
+    program = """
+import os, sys
+from d2lpar import Workers
+
+with Workers(1) as workers:
+    if os.fork() == 0:
+        sys.exit()
+    os.wait()
+    print(workers.run(abs, -1))
+"""
+    assert run_python(program) == "[1]"
+
+
+PROGRAM = """
+import os, subprocess, sys, time
+from d2lpar import Workers
+
+def child():
+    daemon = {"start_new_session": True, "env": {"PATH": os.environ["PATH"]}}
+    return os.getpid(), subprocess.Popen(["sleep", "600"], **daemon).pid
+
+workers = Workers(int(sys.argv[1]) if sys.argv[1:] else 1)
+print(*[pid for both in workers.run(child) for pid in both], flush=True)
+"""
+ENDS = {
+    "the end of the program": ("", None),
+    "SIGTERM": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGTERM),
+    "Ctrl-C": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGINT),
+    "kill -9": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGKILL),
+}
+
+
+@pytest.mark.parametrize(("last", "sent"), ENDS.values(), ids=ENDS)
+def test_no_process_is_left_after(last, sent, left_of):
+    command = [sys.executable, "-c", PROGRAM + last, "2" if sent == signal.SIGKILL else "1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, text=True, **pipes) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2 * int(command[-1])
+        if sent:
+            parent.send_signal(sent)
+    assert not left_of(pids)

@@ -1,0 +1,373 @@
+import itertools
+import math
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import matplotlib
+import networkx as nx
+import numpy as np
+import pytest
+from drawings import legend, style_of_the_book, svg, texts
+from graphs import DIAMOND, FORK, RESIDUAL, SKIP, TRAINING_STEP, graph_of
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.path import Path
+
+from d2lpar import Event, Quantity, Timeline, computation_graph, cpu
+from d2lpar._timeline import plot
+from d2lpar._timeline.plot import error_bars, format_axis, format_log_axis, interval_ends
+
+
+@pytest.fixture(autouse=True)
+def _style():
+    with style_of_the_book():
+        yield
+
+
+def quantity(*samples, unit="s"):
+    return Quantity("time", samples, unit)
+
+
+def test_a_graph_shows_each_operator_with_its_numbers_and_shape():
+    x = jnp.ones((1, 2))
+    axes = plot.plot_graph(computation_graph(lambda x, y: x * y + 2, x, x))
+    assert texts(axes) == [
+        "x\nfloat32[1, 2]",
+        "y\nfloat32[1, 2]",
+        "mul\nfloat32[1, 2]",
+        "add 2.0\nfloat32[1, 2]",
+    ]
+
+
+def test_curves_are_drawn_with_their_models_and_each_looks_different():
+    times = [quantity(1, 2, 3, 4, 5, 6), quantity(2, 3, 4, 5, 6, 7)]
+    axes = plot.plot_curves([10, 100], {"a": times, "b": times}, xlabel="elements", ylabel="time")
+    assert legend(axes) == ["a", "b"]
+    markers = [line for line in axes.lines if line.get_marker() in "os"]
+    assert len({line.get_color() for line in markers}) == 2
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
+    model = {"straight": ([10, 100], [1, 2])}
+    axes = plot.plot_curves([10, 100], {"a": times}, models=model, xlabel="x", ylabel="y")
+    assert sorted(legend(axes)) == ["a", "straight"]
+
+
+def test_nodes_are_drawn_in_the_color_of_their_device_and_the_legend_names_each():
+    def program(x):
+        return x + 1, jax.device_put(x * 2, cpu(1)) + 1
+
+    axes = plot.plot_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
+    edges = {matplotlib.colors.to_hex(box.get_edgecolor()).upper() for box in boxes(axes)}
+    assert edges == {plot.device_color("CPU 0"), plot.device_color("CPU 1")}
+    assert legend(axes) == ["CPU 0", "CPU 1"]
+
+
+def test_a_large_graph_is_drawn_without_shapes_and_control_flow_as_one_node():
+    def program(x):
+        for _ in range(12):
+            x = jax.lax.while_loop(lambda c: c[0] < 9, lambda c: c * 2, x) + 1
+        return x
+
+    names = texts(plot.plot_graph(computation_graph(program, jnp.ones(2))))
+    assert names[:2] == ["x", "while"]
+    assert names.count("while") == 12
+    assert not any("float32" in name for name in names)
+
+
+def test_a_graph_without_nodes_is_an_empty_picture():
+    assert texts(plot.plot_graph(computation_graph(lambda: None))) == []
+
+
+def random_graph(seed):
+    pairs = nx.gnp_random_graph(16, 0.2, seed, directed=True).edges
+    return graph_of(" ".join(f"{start}-{end}" for start, end in pairs if start < end))
+
+
+SMALL_GRAPHS = {
+    "fork and join": FORK,
+    "diamond": DIAMOND,
+    "training step": TRAINING_STEP,
+    "skip": SKIP,
+    "residual": RESIDUAL,
+    **{f"random {seed}": random_graph(seed) for seed in range(3)},
+}
+small_graphs = pytest.mark.parametrize("graph", SMALL_GRAPHS.values(), ids=SMALL_GRAPHS)
+
+
+@small_graphs
+def test_no_edge_passes_behind_a_box(graph):
+    axes = plot.plot_graph(graph)
+    behind = [
+        node
+        for line in lines(axes)
+        for node, box in zip(graph, boxes(axes), strict=True)
+        if Path(line).intersects_bbox(box.get_bbox(), filled=False)
+    ]
+    assert behind == []
+
+
+@small_graphs
+def test_boxes_lie_within_the_picture_and_none_upon_another(graph):
+    axes = plot.plot_graph(graph)
+    inner = [box.get_bbox() for box in boxes(axes)]
+    assert all(axes.viewLim.contains(*corner) for box in inner for corner in box.corners())
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(inner, 2))
+
+
+@small_graphs
+def test_each_edge_leads_from_the_foot_of_its_start_to_the_head_of_its_end(graph):
+    axes = plot.plot_graph(graph)
+    drawn = lines(axes)
+    assert sorted(ends_of(line, graph, axes) for line in drawn) == sorted(graph.edges)
+    for line in drawn:
+        heights = [y for _, y in line]
+        assert heights == sorted(heights, reverse=True)
+
+
+@pytest.mark.parametrize(
+    ("graph", "path"),
+    [(DIAMOND, ["a", "b", "join"]), (RESIDUAL, ["x", "add", "sum"]), (SKIP, ["a", "d"])],
+)
+def test_the_nodes_and_edges_of_a_path_are_bold_where_they_skip_layers_as_well(graph, path):
+    axes = plot.plot_graph(graph, path)
+    widths = [arrow.get_linewidth() for arrow in arrows(axes)]
+    bold = [line for line, width in zip(lines(axes), widths, strict=True) if width == max(widths)]
+    assert {ends_of(line, graph, axes) for line in bold} == set(itertools.pairwise(path))
+    assert widths == sorted(widths)  # Bold over fine where they share their way.
+    edges = {node: box.get_linewidth() for node, box in zip(graph, boxes(axes), strict=True)}
+    assert {node for node in graph if edges[node] == max(edges.values())} == set(path)
+
+
+def test_nodes_without_edges_stand_side_by_side():
+    axes = plot.plot_graph(computation_graph(lambda x, y, z: None, *jnp.ones((3, 2))))
+    across, down = zip(*(text.get_position() for text in axes.texts), strict=True)
+    assert across == pytest.approx((0.5, 1.5, 2.5))
+    assert down == (0, 0, 0)
+
+
+def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
+    chain = " ".join(f"{number}-{number + 1} {number}-60" for number in range(60))
+    axes = plot.plot_graph(graph_of(chain))
+    assert {len(line) for line in lines(axes)} == {2}
+
+
+def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
+    events = (
+        Event("Python", "f", "dispatch", 0, 0, 10),
+        Event("Python", "block", "wait", 1, 10, 990),
+        Event("CPU 0", "f", "dot", 0, 10, 400),
+        Event("CPU 0", "f", "add", 0, 410, 590),
+        Event("CPU 1", "device_put", "memory copy", 0, 500, 500),
+    )
+    (axes,) = plot.plot_timelines({"title": Timeline(events, frozenset({"CPU 1"}))})
+    assert rows(axes) == ["CPU 1", "CPU 0", "Python"]
+    assert bars(axes) == {"Python": 2, "CPU 0": 1, "CPU 1": 1}  # One for a run, not an operator.
+    assert axes.get_title(loc="left") == "title"
+    assert "CPU 1 from watching" in axes.get_xlabel()
+    assert sorted(texts(axes)) == ["device_put", "f", "waits"]
+    assert legend(axes) == ["dispatch", "waits", "runs", "copy"]
+
+
+def test_what_python_is_said_to_do_lies_under_its_calls_in_a_color_of_each_name():
+    events = (
+        Event("Python", "step", "annotation", 0, 0, 900),
+        Event("Python", "read #1", "annotation", 1, 0, 300),
+        Event("Python", "f", "dispatch", 2, 100, 20),
+        Event("Python", "read #2", "annotation", 3, 400, 100),
+        Event("CPU 0", "f", "", 0, 100, 900),
+    )
+    (axes,) = plot.plot_timelines({"title": Timeline(events)})
+    assert legend(axes) == ["dispatch", "step", "read", "runs"]
+    python = [bar for bar in bars_with_colors(axes) if bar[0] > 0]
+    assert [round(x * 1e9) for _, x, _ in python] == [0, 0, 400, 100]  # The last is on top.
+    assert len({color for *_, color in python}) == 3
+    places = {text.get_text(): text.get_position()[0] * 1e9 for text in axes.texts}
+    assert 120 < places["read #1"] < 300  # Beside the dispatch.
+    assert places["step"] > 500
+
+
+def test_a_bar_however_short_is_seen_and_told_from_those_beside_it():
+    hour = 3_600_000
+    events = (
+        Event("CPU 0", "f", "", 0, 0, hour // 2),
+        Event("CPU 0", "g", "", 1, hour // 2, 1),
+        Event("CPU 0", "f", "", 2, hour // 2 + 1, hour // 2 - 2),
+        Event("CPU 0", "g", "", 3, hour - 1, 1),
+    )
+    (axes,) = plot.plot_timelines({"title": Timeline(events)})
+    (row,) = [found for found in axes.collections if found.get_paths()]
+    found = [path.get_extents() for path in row.get_paths()]
+    axes.figure.draw_without_rendering()
+    across = 688 / 403 * 72 / axes.figure.dpi  # Pixels of a desk in one of the figure.
+    pixels = [box.transformed(axes.transData).width * across for box in found]
+    assert len(pixels) == 4
+    assert min(pixels) > 1.9
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(found))
+    assert found[-1].x1 <= axes.get_xlim()[1] * (1 + 1e-9)
+
+
+def test_timelines_in_one_figure_have_one_scale_of_time():
+    short, long = (Timeline((Event("CPU 0", "f", "", 0, 0, n),)) for n in (1000, 4000))
+    axes = plot.plot_timelines({"short": short, "long": long})
+    assert len({chart.get_xlim() for chart in axes}) == 1
+    assert axes[0].get_xlim() == (0, 4e-6)
+
+
+def test_three_thousand_runs_are_merged_into_as_many_bars_as_can_be_told_apart():
+    events = tuple(Event("CPU 0", "f", "", n, 1000 * n, 900) for n in range(3000))
+    (axes,) = plot.plot_timelines({"many": Timeline(events)})
+    assert bars(axes)["CPU 0"] == 1
+    assert len(svg(axes)) < 50_000
+    spread = tuple(Event("CPU 0", "f", "", n, 1000 * n, 1) for n in range(0, 3000, 10))
+    (axes,) = plot.plot_timelines({"with gaps": Timeline(spread)})
+    assert bars(axes)["CPU 0"] == 300
+
+
+def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
+    (axes,) = plot.plot_timelines({"idle": Timeline((Event("Python", "f", "dispatch", 0, 0, 9),))})
+    assert texts(axes)[-1] == "no device had anything to do"
+    (axes,) = plot.plot_timelines({"nothing at all": Timeline(())})
+    assert "<svg" in svg(axes)
+
+
+def test_a_device_and_its_copy_engine_have_the_same_color_and_the_next_device_another():
+    assert plot.device_color("GPU 1 to host") == plot.device_color("GPU 1")
+    names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
+    assert len({plot.device_color(name) for name in names}) == len(names)
+
+
+def boxes(axes):
+    return [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
+
+
+def arrows(axes):
+    return [patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]
+
+
+def lines(axes):
+    """Return the points of each arrow, without its head."""
+    axes.figure.draw_without_rendering()
+    return [arrow.get_path().to_polygons(closed_only=False)[0] for arrow in arrows(axes)]
+
+
+def ends_of(line, graph, axes):
+    """Return the nodes whose boxes are next to the ends of a line."""
+    centres = {node: text.get_position() for node, text in zip(graph, axes.texts, strict=True)}
+    return tuple(
+        min(centres, key=lambda node: math.dist(centres[node], point))
+        for point in (line[0], line[-1])
+    )
+
+
+def rows(axes):
+    """Return the names of the rows of a timeline, from the bottom."""
+    return [label.get_text() for label in axes.get_yticklabels()]
+
+
+def bars_with_colors(axes):
+    """Return the row, the start and the color of each bar, in the order in which they are drawn."""
+    found = []
+    for collection in axes.collections:
+        colors = itertools.cycle(map(tuple, collection.get_facecolor()))
+        for path, color in zip(collection.get_paths(), colors, strict=False):
+            box = path.get_extents()
+            found.append((round(box.y0 + 0.36), box.x0, color))
+    return found
+
+
+def bars(axes):
+    """Return how many bars each row of a timeline has."""
+    paths = itertools.chain(*(collection.get_paths() for collection in axes.collections))
+    return Counter(rows(axes)[round(path.get_extents().y0 + 0.36)] for path in paths)
+
+
+def test_more_curves_than_have_a_look_are_refused():
+    five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
+    with pytest.raises(ValueError, match="four curves and three models, found 5 and 0"):
+        plot.plot_curves([1.0], five, xlabel="x", ylabel="y")
+
+
+@pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])
+def test_only_a_notebook_is_told_to_show_vector_graphics(monkeypatch, shell, told):
+    formats = []
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    backend = SimpleNamespace(set_matplotlib_formats=formats.append)
+    monkeypatch.setitem(sys.modules, "matplotlib_inline", SimpleNamespace(backend_inline=backend))
+    monkeypatch.setitem(sys.modules, "matplotlib_inline.backend_inline", backend)
+    plot.use_style()
+    assert formats == told
+
+
+# --- What figures are put together from ---------------------------------------------------------
+
+
+NINE = Quantity("nine", range(1, 10), "s")  # The interval of their median is 2 to 8.
+FEW = Quantity("few", (1.0, 2.0, 4.0), "s")
+
+
+@pytest.fixture
+def axes():
+    with style_of_the_book():
+        yield matplotlib.pyplot.figure().add_subplot()
+
+
+def labels(axis):
+    axis.figure.draw_without_rendering()
+    return [label.get_text() for label in axis.get_ticklabels() if label.get_text()]
+
+
+def test_an_error_bar_reaches_to_the_ends_of_the_interval():
+    np.testing.assert_allclose(error_bars([NINE, NINE / 2]), [[3, 1.5], [3, 1.5]])
+
+
+def test_where_there_is_no_interval_the_samples_are_the_ends():
+    assert not math.isfinite(FEW.interval[0])
+    assert interval_ends(FEW) == (1, 4)
+
+
+@pytest.mark.parametrize(
+    ("unit", "ticks", "shown"),
+    [
+        ("s", [0, 1e-3, 2e-3], ["0", "1 ms", "2 ms"]),
+        ("", [0, 3e6, 6e6], ["0", "3 M", "6 M"]),
+        ("", [0, 25e3, 50e3], ["0", "25 k", "50 k"]),
+    ],
+)
+def test_numbers_have_units_large_ones_without_any_a_prefix_and_zero_is_bare(
+    axes, unit, ticks, shown
+):
+    axes.set_xlim(0, ticks[-1])
+    axes.set_xticks(ticks)
+    format_axis(axes.xaxis, unit)
+    assert labels(axes.xaxis) == shown
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown", "hidden"), [((1e-3, 9e-3), "5 ms", "3 ms"), ((1e-3, 1), "10 ms", "50 ms")]
+)
+def test_a_logarithmic_axis_has_more_labels_where_it_spans_little(axes, limits, shown, hidden):
+    axes.set_xscale("log")
+    axes.set_xlim(limits)
+    format_log_axis(axes.xaxis, "s")
+    assert shown in labels(axes.xaxis)
+    assert hidden not in labels(axes.xaxis)
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        ((9e-3, 15.5e-3), ["10 ms", "12 ms", "14 ms"]),
+        ((8.8e-3, 22e-3), ["10 ms", "15 ms", "20 ms"]),
+        ((1.1e-3, 5.2e-3), ["1.5 ms", "2 ms", "3 ms", "5 ms"]),
+    ],
+)
+def test_a_logarithmic_axis_has_several_labels_even_where_it_spans_hardly_anything(
+    axes, limits, shown
+):
+    axes.set_yscale("log")
+    axes.set_ylim(limits)
+    format_log_axis(axes.yaxis, "s")
+    axes.figure.draw_without_rendering()
+    labelled = zip(axes.yaxis.get_majorticklocs(), axes.yaxis.get_ticklabels(), strict=True)
+    assert [t.get_text() for at, t in labelled if limits[0] <= at <= limits[1]] == shown

@@ -1,0 +1,161 @@
+import random
+from dataclasses import replace
+
+import pytest
+from tables import bars_of, cells_of, remarks_of
+from timelines import event, spans, timeline
+
+from d2lpar import Quantity
+from d2lpar._plain.format import DEVICE, HOST
+from d2lpar._timeline.timeline import PYTHON
+
+
+def test_the_rows_are_python_and_the_devices_in_the_order_of_their_numbers():
+    rows = ["GPU 10", "GPU 9", "CPU 1", "Python", "GPU 9 to host", "CPU 0"]
+    assert timeline(*(event(row, 0, 1) for row in rows)).rows == (
+        "Python",
+        "CPU 0",
+        "CPU 1",
+        "GPU 9",
+        "GPU 9 to host",
+        "GPU 10",
+    )
+
+
+def random_rows(seed):
+    """Return a timeline with two rows, and for each the nanoseconds in which it is busy."""
+    chance = random.Random(seed)
+    events, busy = [], {"CPU 0": set(), "CPU 1": set()}
+    for row in busy:
+        for _ in range(chance.randint(1, 8)):
+            start, length = chance.randint(0, 60), chance.choice([0, 1, 3, 10, 30])
+            events.append(event(row, start, start + length))
+            busy[row] |= set(range(start, start + length))
+    return timeline(*events), busy["CPU 0"], busy["CPU 1"]
+
+
+@pytest.mark.parametrize("block_of_seeds", range(5))
+def test_busy_idle_and_overlap_are_what_counting_nanoseconds_gives(block_of_seeds):
+    for seed in range(200 * block_of_seeds, 200 * (block_of_seeds + 1)):
+        run, first, second = random_rows(seed)
+        end = max(event.end for event in run.events)
+        assert run.elapsed == pytest.approx(end / 1e9)
+        assert run.busy("CPU 0") == pytest.approx(len(first) / 1e9)
+        assert run.idle("CPU 0") == pytest.approx((end - len(first)) / 1e9)
+        assert run.overlap("CPU 0", "CPU 1") == pytest.approx(len(first & second) / 1e9)
+        assert run.overlap("CPU 1", "CPU 0") == pytest.approx(len(first & second) / 1e9)
+
+
+def test_the_operators_of_a_run_become_one_event_and_those_of_the_next_run_another():
+    run = timeline(
+        event("CPU 0", 0, 90, operator="while", run=4),
+        event("CPU 0", 10, 20, operator="dot", run=4),  # Inside the loop.
+        event("CPU 0", 100, 130, operator="while", run=5),
+        event("CPU 0", 135, 140, operator="copy", run=5),  # An operator of XLA.
+        event("CPU 1", 5, 8, operator="while", run=4),
+    )
+    assert spans(run.programs.row("CPU 0")) == [("f", 0, 90), ("f", 100, 140)]
+    assert spans(run.programs.row("CPU 1")) == [("f", 5, 8)]
+    assert {event.operator for event in run.programs.events} == {""}
+
+
+def test_calls_waits_and_copies_stay_what_they_are():
+    run = timeline(
+        event(PYTHON, 0, 5, operator="dispatch", run=0),
+        event(PYTHON, 5, 9, "block", "wait", 1),
+        event(PYTHON, 6, 8, "read", "annotation", 2),
+        event("GPU 0 to host", 3, 7, "MemcpyD2H", "memory copy", 0),
+        watched=["CPU 0"],
+    )
+    assert run.programs == run
+
+
+def test_a_row_that_is_not_there_is_an_error_that_names_the_others():
+    run = timeline(event("CPU 0", 0, 1), event(PYTHON, 0, 1))
+    for ask in (run.row, run.busy, run.idle, lambda row: run.overlap("CPU 0", row)):
+        with pytest.raises(ValueError, match="has no row 'CPU 1'; it has Python, CPU 0"):
+            ask("CPU 1")
+    with pytest.raises(ValueError, match="it has none"):
+        timeline().row("CPU 1")
+
+
+def test_the_overlap_of_a_row_with_itself_is_refused():
+    with pytest.raises(ValueError, match=r"'CPU 0' with itself.*name two rows"):
+        timeline(event("CPU 0", 0, 1)).overlap("CPU 0", "CPU 0")
+
+
+@pytest.mark.parametrize(
+    ("watched", "source"),
+    [
+        ([], "from JAX's profiler"),
+        (["CPU 0", "CPU 1"], "from watching when results were ready"),
+        (["CPU 1"], "from JAX's profiler; CPU 1 from watching when results were ready"),
+    ],
+)
+def test_a_timeline_says_where_its_times_come_from(watched, source):
+    run = timeline(event("CPU 0", 0, 1), event("CPU 1", 0, 1), watched=watched)
+    assert run.source == source
+
+
+def test_a_timeline_prints_each_row_with_its_runs():
+    run = timeline(
+        event(PYTHON, 0, 10, operator="dispatch", run=0),
+        event(PYTHON, 10, 20, operator="dispatch", run=1),
+        event(PYTHON, 50, 100, "block", "wait", 2),
+        event(PYTHON, 60, 90, "read", "annotation", 3),
+        event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
+        event("CPU 0", 20, 40, operator="a"),
+        event("CPU 0", 30, 60, operator="b"),
+    )
+    assert repr(run).splitlines() == [
+        "timeline of 100 ns, from JAX's profiler",
+        "  Python      2 calls, 70 ns busy, 30 ns idle",
+        "  Python 2    1 calls, 50 ns busy, 50 ns idle",
+        "  CPU 0       1 runs, 40 ns busy, 60 ns idle",
+    ]
+
+
+def test_in_a_notebook_a_timeline_is_a_table_with_bars_of_how_busy_each_row_is():
+    html = timeline(
+        event(PYTHON, 0, 25, operator="dispatch"),
+        event("CPU 0", 20, 50),
+        event("CPU 0", 30, 80, run=1),
+        event("<i>", 0, 100),
+        watched=["<i>"],
+    )._repr_html_()
+    header, *rows = cells_of(html)
+    assert (header[0], header[1], header[3]) == ("", "busy for", "idle")
+    assert [[row, busy, idle] for row, busy, _, idle in rows] == [
+        [PYTHON, "25 ns", "75%"],
+        ["<i>", "100 ns", "0%"],
+        ["CPU 0", "60 ns", "40%"],
+    ]
+    python, _, device = bars_of(html)
+    assert python[0] == "Python is busy for 25% of the time"
+    assert (python[1][-1], device[1][-1]) == ((HOST, 0, 25), (DEVICE, 0, 60))
+    assert remarks_of(html) == [
+        "100 ns in all, from JAX's profiler; <i> from watching when results were ready."
+    ]
+
+
+def test_a_timeline_without_events_is_an_empty_table():
+    assert cells_of(timeline()._repr_html_())[1:] == []
+
+
+def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():
+    whole = timeline(event("CPU 0", 0, 4), event("CPU 0", 5, 9), event("CPU 1", 7, 8))
+    assert spans(whole.first(6e-9).events) == [("f", 0, 4), ("f", 5, 6)]
+    assert whole.first(1).events == whole.events
+
+
+def test_how_much_slower_a_recording_was_is_its_time_over_that_of_each_call_without():
+    recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
+    slower = recorded.slowdown(Quantity("step, total", (0.2, 0.3, 0.1, 0.2, 0.2, 0.2), "s"))
+    assert slower.samples == pytest.approx((3, 2, 6, 3, 3, 3))
+    assert slower.interval == pytest.approx((2, 6))
+    assert (slower.name, slower.unit) == ("time, recorded over unrecorded", "")
+
+
+def test_what_is_made_of_a_recording_knows_how_long_the_call_took():
+    recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
+    assert recorded.programs.seconds == recorded.first(1).seconds == 0.6

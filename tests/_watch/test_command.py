@@ -1,0 +1,154 @@
+import functools
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from commands import main_with, watch_script
+
+from d2lpar._watch.command import of_process, process_number
+
+
+@pytest.fixture
+def command(tmp_path):
+    return functools.partial(watch_script, tmp_path)
+
+
+def test_neither_signals_nor_forks_of_the_script_meet_the_thread_that_looks(command, run_python):
+    program = """
+import os, signal, threading
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+os.kill(os.getpid(), signal.SIGUSR1)
+print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
+"""
+    assert command(program)[:2] == (0, "SIGUSR1 1\n")
+    program = """
+import os
+os.register_at_fork(before=lambda: print(len(os.listdir("/proc/self/task"))))
+from d2lpar import watch
+with watch() as watched:
+    for _ in range(30):
+        if os.fork() == 0:
+            os._exit(0)
+        os.wait()
+        before = watched.looks
+        while watched.looks < before + 3:
+            pass
+"""
+    if sys.platform == "linux":
+        assert set(run_python(program).split()) == {"1"}
+
+
+@pytest.mark.parametrize(
+    ("end", "status", "says"),
+    [
+        ("import sys; sys.exit(3)", 3, ""),
+        ("import sys; sys.exit()", 0, ""),
+        ("import sys; sys.exit('no data')", 1, "no data\n"),
+        ("raise KeyboardInterrupt", 130, "KeyboardInterrupt\n"),
+        ("1 / 0", 1, "ZeroDivisionError: division by zero\n"),
+        ("import os, sys; sys.stdout.flush(); os._exit(4)", 4, ""),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, ""),
+        ("import os, sys; sys.stderr.close(); os.close(2)", 0, ""),
+    ],
+)
+def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command, end, status, says):
+    ended, out, said = command(f"print('mine')\n{end}")
+    assert (ended, out) == (status, "mine\n")
+    assert says in said
+    assert not re.search(r"d2lpar/\w+\.py|d2lpar/_", said)
+    assert said.count("Watched for") == 1
+
+
+def test_a_child_that_the_script_forks_reports_nothing(command):
+    program = "import os\nif os.fork() == 0:\n    raise SystemExit(0)\nprint(os.wait()[1])\n"
+    status, out, said = command(program)
+    assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
+
+
+HIDDEN = """
+import time
+import jax, jax.numpy as jnp
+step = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda _, x: jnp.tanh(x @ x), x).sum())
+x = jnp.ones((200, 200))
+for _ in range({turns}):
+    loss = step(x)
+    float(loss)
+    time.sleep(0.02)
+"""
+
+
+def test_a_script_that_keeps_its_device_waiting_fails_where_it_must_not(command, tmp_path):
+    report = tmp_path / "report.json"
+    options = ["--fail-over", "10%", "--json", str(report)]
+    status, _, said = command(HIDDEN.format(turns=150), options=options)
+    assert status == 1
+    assert f"More than 10%: {tmp_path / 'script.py'}:9 keeps the device idle, which costs" in said
+    assert {f["place"]["line"] for f in json.loads(report.read_text())["findings"]} >= {8, 9}
+
+
+def test_a_script_whose_device_is_busy_may_wait_for_it(command):
+    program = HIDDEN.format(turns=400).replace("    time.sleep(0.02)\n", "")
+    program = program.replace("0, 60,", "0, 120,")
+    status, _, said = command(program, options=["--fail-over", "30%"])
+    assert "waits for a value: float(loss)" in said
+    assert "Too short" not in said
+    assert (status, "More than" in said) == (0, False)
+
+
+def test_a_script_that_is_over_at_once_is_not_judged(command):
+    status, _, said = command(HIDDEN.format(turns=3), options=["--fail-over", "1%"])
+    assert (status, "Too short to judge" in said) == (0, True)
+
+
+def test_a_script_whose_devices_are_not_seen_is_not_called_good(command):
+    program = "import time\ntime.sleep(2.2)"
+    status, _, said = command(program, options=["--fail-over", "1%"])
+    assert (status, "It cannot be judged. What the devices did is not known" in said) == (
+        1,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["nowhere.py"], "there is no script 'nowhere.py'"),
+        (["--json", "nowhere/report.json", __file__], "there is no folder 'nowhere'"),
+        (["--json", "/", __file__], "'/' is a folder"),
+        (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
+        (["--fail-over", "much", __file__], "found 'much'"),
+        (["--after", "soon", __file__], "found 'soon'"),
+        ([], "script"),
+    ],
+)
+def test_what_cannot_be_done_is_said_before_anything_runs(options, says, capsys):
+    assert main_with("watch", *options) == 2
+    assert says in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ({}, None),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, 3),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),  # A batch script, in no step.
+        ({"RANK": "0", "WORLD_SIZE": "1"}, None),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, 0),
+    ],
+)
+def test_the_launcher_says_which_process_this_is(given, number, monkeypatch):
+    for name in ("OMPI_COMM_WORLD", "SLURM", "PMI", ""):
+        for of in ("RANK", "SIZE", "PROCID", "STEP_NUM_TASKS", "WORLD_SIZE"):
+            monkeypatch.delenv(f"{name}_{of}".strip("_"), raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    assert process_number() == number
+
+
+def test_no_two_processes_write_to_one_file():
+    assert of_process(Path("a/report"), 2) == Path("a/report.2")
+    assert len({of_process(Path("report.json"), n) for n in range(3)}) == 3

@@ -1,0 +1,414 @@
+import concurrent.futures
+import contextlib
+import importlib.util
+import inspect
+import sys
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import d2lpar
+from d2lpar import D2lparError, InFlight, WaitError, no_waits, waits_allowed
+from d2lpar._jax import reads
+
+HIDDEN = pytest.mark.skipif(
+    sys.version_info < (3, 12), reason="Python 3.11 hides what reads through the buffer protocol"
+)
+
+
+@pytest.fixture(scope="module")
+def y():
+    return jnp.ones((3, 3)) @ jnp.ones((3, 3))
+
+
+def waits_of(function, *args, **options):
+    """Return what a function is found to wait for, by the code of its lines."""
+    with pytest.raises(WaitError) as raised, no_waits(**options):
+        function(*args)
+    return {finding.place.code: finding for finding in raised.value.findings}
+
+
+# --- What is found --------------------------------------------------------------------------------
+
+
+def by_if(y):
+    if y[0, 0] > 0:
+        pass
+
+
+def by_while(y):
+    while y[0, 0] < 0:
+        pass
+
+
+READS = {
+    "float": lambda y: float(y[0, 0]),
+    "int": lambda y: int(y[0, 0]),
+    "item": lambda y: y[0, 0].item(),
+    "tolist": lambda y: y.tolist(),
+    "if": by_if,
+    "while": by_while,
+    "str": lambda y: str(y),
+    "f-string": lambda y: f"{y[0, 0]}",
+    "format": lambda y: f"{y[0, 0]:.2f}",
+    "index": lambda y: [1, 2][y[0, 0].astype(int) - 3],
+    "in": lambda y: y[0, 0] in [3.0],
+    "max": lambda y: max(y[0, 0], y[1, 1]),
+    "iterate": lambda y: [float(x) for x in y[0]],
+    "np.asarray": lambda y: np.asarray(y),
+    "np.array": lambda y: np.array(y),
+    "np.from_dlpack": lambda y: np.from_dlpack(y),
+    "jax.device_get": lambda y: jax.device_get({"a": y}),
+    "jnp.nonzero": lambda y: jnp.nonzero(y),
+    "wait_all": lambda y: d2lpar.wait_all(),
+    "block_until_ready": lambda y: y.block_until_ready(),
+    "jax.block_until_ready": lambda y: jax.block_until_ready({"a": y}),
+    "jax.block_until_ready of two": lambda y: jax.block_until_ready([y, y]),
+    "jax.effects_barrier": lambda y: jax.effects_barrier(),
+    "a typed key": lambda y: jax.block_until_ready(jax.random.key(0)),
+}
+THROUGH_THE_BUFFER = {
+    "np.dot": lambda y: np.dot(np.ones((3, 3), np.float32), y),
+    "np.isnan": lambda y: np.isnan(y),
+    "memoryview": lambda y: memoryview(y),
+    "y[mask]": lambda y: y[y > 0],
+    "bytes": lambda y: bytes(y),
+    "np.save": lambda y: np.save("/dev/null", y, allow_pickle=False),
+    "assigned to NumPy": lambda y: np.zeros((3, 3)).__setitem__(..., y),
+}
+EVERY = [pytest.param(read, id=name) for name, read in READS.items()]
+EVERY += [pytest.param(r, id=name, marks=HIDDEN) for name, r in THROUGH_THE_BUFFER.items()]
+
+
+@pytest.mark.parametrize("read", EVERY)
+def test_each_way_to_wait_is_found_at_its_line_also_if_the_array_is_ready(read, y):
+    jax.block_until_ready(y)
+    read(y)  # Whatever it compiles.
+    (finding,) = waits_of(read, y).values()
+    lines, first = inspect.getsourcelines(read)
+    assert finding.place.file == __file__
+    assert first <= finding.place.line < first + len(lines)
+
+
+def only_dispatched(y):
+    z = jnp.exp(y + 1).T @ y[0] - y.at[0].set(2.0)
+    jnp.where(y > 0, y, 0).sum().astype(int)
+    jnp.allclose(y, z)
+    jnp.asarray(np.ones(3)) + 3 * np.float32(2)
+    jax.device_put(y, jax.local_devices(backend="cpu")[-1])
+    jax.random.normal(jax.random.split(jax.random.key(0))[1], (3,))
+    jax.tree.map(jnp.zeros_like, {"a": y, "b": [z]})
+    first, *_ = y
+    first.copy_to_host_async()
+    return y.shape, y.dtype, len(y), y.sharding, y.is_ready(), y.nbytes, np.sum(y)
+
+
+def test_what_only_dispatches_or_asks_for_a_shape_may_stay(y):
+    only_dispatched(y)
+    with no_waits(no_compilations=True):
+        only_dispatched(y)
+
+
+def test_compiling_may_read_the_constants_of_a_program():
+    constant = jnp.arange(3.0)
+    with no_waits():
+        jax.jit(lambda x: x + constant)(1.0)
+
+
+def test_the_error_says_what_was_read_how_often_where_and_what_to_do(y):
+    def log(loss):
+        return float(loss)
+
+    def train():
+        for _ in range(50):  # Meanwhile Python specializes what runs there.
+            log(y[0, 0])
+
+    with pytest.raises(WaitError) as raised, no_waits():
+        train()
+    (finding,) = raised.value.findings
+    found = finding.kind, finding.operation, finding.times, finding.detail
+    assert found == ("value", "float(loss)", 50, "float32[]")
+    assert str(raised.value).startswith(
+        "1 line found in a block in which nothing should wait for a device:\n"
+        f"  {finding.place}  return float(loss)\n"
+        "      waits for a value, float32[], 50 times: float(loss), called from "
+    )
+    line = inspect.getsourcelines(train)[1] + 2
+    assert f"called from {__file__}:{line}\n" in str(raised.value)
+    assert "Keep the array, and read it a few steps later" in str(raised.value)
+    assert "with d2lpar.waits_allowed():" in str(raised.value)
+
+
+def test_what_waits_since_jax_checks_each_result_is_said_to(y):
+    double = jax.jit(lambda x: x * 2)
+    with jax.debug_nans(True):
+        double(y)
+        (finding,) = waits_of(lambda: double(y)).values()
+    assert finding.kind == "check"
+
+
+def test_the_error_says_whether_every_read_was_seen(y):
+    with pytest.raises(WaitError) as raised, no_waits():
+        float(y[0, 0])
+    exact = sys.version_info >= (3, 12)
+    assert (raised.value.exact, "Python 3.11 hides some reads" in str(raised.value)) == (
+        exact,
+        not exact,
+    )
+
+
+def test_the_block_runs_to_its_end_and_all_lines_are_named(y):
+    def train():
+        with contextlib.suppress(Exception):
+            float(y[0, 0])
+        y.block_until_ready()
+        return "the end"
+
+    assert list(waits_of(train)) == ["float(y[0, 0])", "y.block_until_ready()"]
+
+
+def test_a_library_that_reads_is_named_beside_the_line_that_calls_it(y, a_library):
+    library = a_library("def log(loss):\n    return float(loss)\n")
+    (finding,) = waits_of(lambda: library.log(y[0, 0])).values()
+    assert "library.log(y[0, 0])" in finding.place.code
+    assert finding.detail == f"float32[], in {library.__file__}:2  return float(loss)"
+
+
+def test_where_nothing_is_the_users_own_the_line_of_the_library_is_named(y, a_library):
+    library = a_library(
+        "import d2lpar\ndef train(y):\n    with d2lpar.no_waits():\n        y.tolist()\n"
+    )
+    # A thread has no frames but those of the library and Python's own.
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        error = thread.submit(library.train, y).exception()
+    (finding,) = error.findings
+    assert (finding.place.file, finding.place.line) == (library.__file__, 4)
+
+
+@pytest.fixture
+def a_library(tmp_path):
+    """A function that installs a package of this source."""
+
+    def install(source):
+        path = tmp_path / "site-packages" / "library.py"
+        path.parent.mkdir()
+        path.write_text(source, encoding="utf-8")
+        spec = importlib.util.spec_from_file_location("library", path)
+        library = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(library)
+        return library
+
+    return install
+
+
+# --- Compilations ---------------------------------------------------------------------------------
+
+
+def test_compilations_count_only_if_they_are_forbidden(new_function, y):
+    with no_waits():
+        new_function(y)
+    with no_waits(no_compilations=True):
+        new_function(y)
+
+
+def test_a_compilation_is_found_at_its_line_with_the_name_of_the_function(new_function, y):
+    def train():
+        new_function(y)
+
+    error = pytest.raises(WaitError, match="wait for a device or compile:")
+    with error as raised, no_waits(no_compilations=True):
+        train()
+    (finding,) = raised.value.findings
+    found = finding.kind, finding.place.code, finding.detail, finding.times
+    assert found == ("compilation", "new_function(y)", "jit(new_function)", 1)
+    assert "compiles jit(new_function), 1 time: new_function(y)" in str(raised.value)
+
+
+def test_what_another_thread_compiles_and_what_is_allowed_does_not_count(new_function, y):
+    with no_waits(no_compilations=True):
+        with concurrent.futures.ThreadPoolExecutor(1) as thread:
+            thread.submit(new_function, y).result()
+        with waits_allowed():
+            new_function(y[0])
+
+
+# --- What does not count --------------------------------------------------------------------------
+
+
+def test_what_is_allowed_does_not_count_and_the_rest_of_the_block_does(y):
+    def train():
+        with waits_allowed():
+            float(y[0, 0])
+        float(y[1, 1])
+
+    assert list(waits_of(train)) == ["float(y[1, 1])"]
+
+
+def test_waits_are_allowed_where_nothing_forbids_them(y):
+    with waits_allowed():
+        float(y[0, 0])
+
+
+def test_a_wait_is_forbidden_anew_inside_of_what_allows_it(y):
+    with no_waits(), waits_allowed(), pytest.raises(WaitError), no_waits():
+        float(y[0, 0])
+
+
+def test_of_nested_blocks_the_innermost_tells(y):
+    with no_waits(), pytest.raises(WaitError), no_waits():
+        float(y[0, 0])
+
+
+def test_a_ready_array_counts_only_if_it_is_not_allowed(y):
+    jax.block_until_ready(y)
+    with no_waits(allow_ready=True):
+        np.asarray(y)
+        jax.block_until_ready([y, y])
+        with pytest.raises(RuntimeError):
+            float(deleted())
+
+
+def deleted():
+    x = jnp.ones(())
+    x.delete()
+    return x
+
+
+def test_an_array_that_is_not_ready_counts_also_where_ready_ones_are_allowed():
+    chain = jax.jit(lambda x: jax.lax.fori_loop(0, 2000, lambda _, x: jnp.tanh(x @ x), x))
+    x = jax.block_until_ready(chain(jnp.eye(100)))
+    assert waits_of(lambda: np.asarray(chain(x)), allow_ready=True)
+
+
+def test_a_window_of_calls_in_flight_may_wait():
+    product = jax.jit(lambda x: x @ x)
+    x = jnp.eye(300)
+    with no_waits(), InFlight(max_in_flight=1) as window:
+        for _ in range(5):
+            x = window.submit(product, x)
+
+
+def test_other_threads_may_wait_and_a_block_of_theirs_is_their_own(y):
+    entered, done = threading.Event(), threading.Event()
+
+    def hold_a_block():
+        with no_waits():
+            entered.set()
+            done.wait()
+
+    with concurrent.futures.ThreadPoolExecutor(1) as thread:
+        held = thread.submit(hold_a_block)
+        entered.wait()
+        assert float(y[0, 0]) == 3
+        with pytest.raises(WaitError), no_waits():
+            float(y[0, 0])
+        done.set()
+        held.result()
+        with no_waits():
+            assert thread.submit(float, y[0, 0]).result() == 3
+
+
+# --- How a block ends -----------------------------------------------------------------------------
+
+
+def test_an_error_of_the_block_goes_on_and_notes_the_lines(y):
+    def fail():
+        float(y[0, 0])
+        raise KeyError("a")
+
+    with pytest.raises(KeyError) as raised, no_waits():
+        fail()
+    (note,) = raised.value.__notes__
+    assert "float(y[0, 0])" in note
+
+
+def test_an_error_of_a_block_that_did_not_wait_has_no_notes():
+    with pytest.raises(KeyError) as raised, no_waits():
+        raise KeyError("a")
+    assert not hasattr(raised.value, "__notes__")
+
+
+def test_a_generator_that_is_closed_in_its_block_tells_of_its_waits(y):
+    def losses():
+        with no_waits():
+            yield float(y[0, 0])
+
+    generator = losses()
+    next(generator)
+    with pytest.raises(WaitError):
+        generator.close()
+
+
+def test_a_block_that_ends_before_one_inside_of_it_leaves_nothing_behind(y):
+    outer, inner = no_waits(), no_waits()
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    float(y[0, 0])
+    with pytest.raises(WaitError):
+        inner.__exit__(None, None, None)
+    float(y[0, 0])
+    assert reads.innermost() is None
+
+
+def test_a_block_can_be_entered_again_and_has_forgotten_the_first_time(y):
+    block = no_waits()
+    with pytest.raises(WaitError), block:
+        float(y[0, 0])
+    with block:
+        pass
+
+
+def test_it_cannot_be_asked_for_while_jax_traces():
+    def traced(x):
+        with no_waits():
+            return x
+
+    with pytest.raises(D2lparError, match="while JAX traces"):
+        jax.jit(traced)(1.0)
+
+
+# --- What Python 3.11 hides -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def _hidden(monkeypatch):
+    monkeypatch.setattr(reads, "_VALUES", ("_value",))
+    for module in ("_jax.reads", "_watch.no_waits"):
+        monkeypatch.setattr(f"d2lpar.{module}.hears_all", lambda: False)
+
+
+@pytest.mark.usefixtures("_hidden")
+def test_what_is_hidden_is_found_by_sampling_if_it_waits_for_long():
+    chain = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: jnp.tanh(x @ x), x))
+    x = jax.block_until_ready(chain(jnp.eye(100), 1))
+    for attempt in range(6):  # Another process may have the core when it is looked.
+        unready = chain(x, 2000 * 2**attempt)
+        try:
+            with no_waits():
+                np.isnan(unready)
+        except WaitError as error:
+            found = error
+            break
+    (finding,) = found.findings
+    assert (finding.kind, finding.operation) == ("value", "np.isnan(unready)")
+    assert not found.exact
+
+
+@pytest.mark.usefixtures("_hidden")
+def test_a_pause_that_is_no_read_is_not_taken_for_one(monkeypatch):
+    monkeypatch.setattr("d2lpar._watch.no_waits._something_is_unready", lambda: True)
+    with no_waits():
+        threading.Event().wait(0.02)
+
+
+@pytest.mark.usefixtures("_hidden")
+def test_what_is_sampled_and_allowed_does_not_count(monkeypatch):
+    # Only while it is allowed: a look may come between the two blocks.
+    with no_waits(), waits_allowed(), monkeypatch.context() as patched:
+        patched.setattr("d2lpar._watch.no_waits._something_is_unready", lambda: True)
+        patched.setattr("d2lpar._watch.no_waits._may_read", lambda sight: True)
+        threading.Event().wait(0.02)

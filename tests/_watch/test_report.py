@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from d2lpar._jax.stack import Place
+from d2lpar._watch.report import KINDS, Finding, Watched
+
+
+@pytest.fixture
+def watched():
+    place = Place("/home/me/train.py", 12, "losses.append(float(loss))")
+    one = Finding("value", place, "float(loss)", "MainThread", 0.5, 40, 0.4, 0.3)
+    other = Finding("barrier", place, "x < y", "logger", 0.02, 1)
+    return Watched(3.0, 1.0, 200, 0.5, {"CPU 0": 1.0}, (0.4, 0.6), [one, other])
+
+
+def test_the_report_says_where_how_long_and_what_to_do(watched):
+    text = str(watched)
+    assert repr(watched) == text  # As IPython shows it.
+    assert "Watched for 3 s, of which the start took 1 s" in text
+    assert "CPU 0 had nothing to do for 50% of that (40% to 60%)." in text
+    assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
+    assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
+    assert "1.0% of the time (20 ms, at least 1 time), in logger\n" in text
+    for text_or_link in KINDS["value"]:
+        assert text_or_link in text
+
+
+def test_who_calls_a_line_is_said_and_how_often(watched):
+    watched.findings[0].callers = {"a.py:3": 30, "a.py:9": 10}
+    assert str(watched).count("Called from") == 1
+    assert "Called from a.py:3 (75%), a.py:9 (25%)." in str(watched)
+    watched.findings[0].callers = {"a.py:3": 30}
+    assert "Called from a.py:3." in str(watched)
+
+
+def test_in_a_notebook_the_report_is_a_table(watched):
+    page = watched._repr_html_()
+    assert "train.py:12" in page
+    assert "x &lt; y" in page
+    assert f'<a href="{KINDS["barrier"][2]}">' in page
+
+
+@pytest.mark.parametrize(
+    ("code", "operation", "decides"),
+    [
+        ("if jnp.isnan(loss): break", "if jnp.isnan(loss): break", True),
+        ("while error[1:2] > limit:", "error[1:2] > limit", True),
+        ("elif float(loss) > limit:", "float(loss)", True),
+        ("assert loss < limit", "loss < limit", True),
+        ("if number % 10 == 0: print(float(loss))", "float(loss)", False),
+        ("ifs.append(float(loss))", "float(loss)", False),
+    ],
+)
+def test_a_value_that_decides_has_a_recipe_of_its_own(watched, code, operation, decides):
+    found = watched.findings[0]
+    found.place, found.operation = Place("train.py", 12, code), operation
+    anchor = "a-value-that-decides-what-comes-next" if decides else "a-loss-that-you-want-to-see"
+    for report in (str(watched), watched._repr_html_(), watched.to_json()):
+        assert report.count(f"#{anchor}") == 1
+        assert ("The value decides what comes next" in report) == decides
+
+
+def test_as_json_the_report_has_seconds_and_shares(watched):
+    read = json.loads(watched.to_json())
+    assert (read["seconds"], read["start_seconds"], read["idle_seconds"]) == (3.0, 1.0, 1.0)
+    assert [f["share"] for f in read["findings"]] == [0.25, 0.01]
+    assert [f["loss"] for f in read["findings"]] == [0.2, 0.0]
+    assert read["findings"][0]["place"]["line"] == 12
+
+
+def test_what_is_lost_for_sure_is_over_the_share(watched):
+    assert watched.losses(0.1) == watched.findings[:1]
+    assert watched.losses(0.18) == []
+
+
+def test_a_report_is_read_as_it_was_written(watched):
+    assert Watched.from_json(watched.to_json()) == watched
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"findings": [1]}'])
+def test_what_is_no_report_is_refused(text):
+    with pytest.raises(ValueError, match="no report of watch"):
+        Watched.from_json(text)

@@ -1,0 +1,297 @@
+import functools
+import logging
+import sys
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+from d2lpar import watch
+from d2lpar._plain.errors import D2lparError
+from d2lpar._watch.sampler import Watcher
+from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE
+from d2lpar.book.workloads import Work, chain
+
+# --- What is found --------------------------------------------------------------------------------
+
+WAITS = {"value", "barrier"}
+
+
+@functools.cache
+def work():
+    return Work()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _measured_before():
+    work()  # It waits, and so it would be found in whichever test comes first.
+
+
+@jax.jit
+def unready(matrix, links):
+    # Their number is no static argument: nothing compiles while somebody watches.
+    y = jax.lax.fori_loop(0, links, lambda _, y: chain(y, 1), matrix)
+    return y, jnp.abs(y).sum(), jnp.argmax(y) % 2
+
+
+def arrays(seconds=0.1):
+    return unready(work().matrix, work().links(seconds))
+
+
+def found_in(function, seconds=0.1, attempts=5, enough=bool):
+    """Watch a function until enough is found: another process may have the core when we look."""
+    function(*arrays(0.001))  # Compiles what it needs.
+    for attempt in range(attempts):
+        of = arrays(seconds * 2**attempt)
+        with watch(0.001) as watched:
+            function(*of)
+        if enough(found := {(f.kind, f.place.code) for f in watched.findings}):
+            break
+    return found
+
+
+def of_kind(found, kinds):
+    return {code for kind, code in found if kind in kinds}
+
+
+@pytest.mark.parametrize("name", NEED_A_VALUE)
+def test_each_wait_for_a_value_is_found_on_its_line(name):
+    def ask(*of):
+        NEED_A_VALUE[name](*of)  # This line.
+
+    found = found_in(ask, enough=lambda found: of_kind(found, WAITS))
+    assert of_kind(found, WAITS) == {"NEED_A_VALUE[name](*of)  # This line."}
+
+
+@pytest.mark.parametrize("name", NEED_NONE)
+def test_what_needs_no_value_is_not_said_to_wait(name):
+    def ask(*of):
+        for _ in range(5):
+            NEED_NONE[name](*of)
+
+    assert of_kind(found_in(ask, seconds=0.03, attempts=1), WAITS) == set()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: time.sleep(0.02),
+        lambda: threading.Event().wait(0.02),
+        lambda: threading.Thread(target=time.sleep, args=[0.02]).run(),
+    ],
+    ids=["sleep", "event", "function that sleeps"],
+)
+def test_whoever_waits_for_something_else_does_not_wait_for_the_device(other):
+    found = found_in(lambda *of: other(), seconds=0.1, attempts=1)
+    assert of_kind(found, WAITS | {"queue"}) == set()
+
+
+def test_numpy_reads_an_array_where_nothing_is_called():
+    filled = np.zeros(work().matrix.shape, np.float32)
+
+    def fill(y, s, i):
+        filled[:] = y
+
+    found = found_in(fill, enough=lambda found: of_kind(found, WAITS))
+    assert of_kind(found, WAITS) == {"filled[:] = y"}
+
+
+def test_a_barrier_is_told_from_a_value():
+    def wait(y, s, i):
+        jax.block_until_ready([y, {"s": s}])
+
+    found = found_in(wait, enough=lambda found: of_kind(found, {"barrier"}))
+    assert of_kind(found, WAITS) == {'jax.block_until_ready([y, {"s": s}])'}
+
+
+def test_a_full_queue_is_no_loss():
+    step = jax.jit(lambda x: chain(x, work().links(0.01)))
+
+    def run_ahead(y, s, i):
+        x = work().matrix
+        for _ in range(60):
+            x = step(x)
+
+    found = found_in(run_ahead, enough=lambda found: of_kind(found, {"queue"}))
+    assert of_kind(found, {"queue"}) == {"x = step(x)"}
+    assert of_kind(found, WAITS) == set()
+
+
+def test_a_device_that_has_nothing_to_do_is_found_with_what_python_does_meanwhile():
+    def read(y, s, i):
+        y.block_until_ready()
+        time.sleep(0.6)  # Read.
+
+    found = found_in(read, seconds=0.03, enough=lambda found: of_kind(found, {"device idle"}))
+    assert "time.sleep(0.6)  # Read." in of_kind(found, {"device idle"})
+
+
+def test_small_steps_cost_python_more_than_the_device():
+    y = jnp.ones(2)
+    y = y + 1
+    for _ in range(5):  # Another process may have the core when we look.
+        with watch() as watched:
+            end = time.perf_counter() + 0.4
+            while time.perf_counter() < end:
+                y = y + 1  # This line.
+        found = watched.findings[0]
+        if found.kind == "dispatch" and watched.loss(found) > 0.3:
+            break
+    assert (found.kind, found.place.code) == ("dispatch", "y = y + 1  # This line.")
+    assert watched.loss(found) > 0.3
+
+
+def test_calls_that_leave_no_frame_of_jax_are_dispatching_as_well():
+    step = jax.jit(lambda y: y + 1)
+    y = step(jnp.ones(2))
+    for _ in range(5):  # Another process may have the core when we look.
+        with watch() as watched:
+            end = time.perf_counter() + 0.4
+            while time.perf_counter() < end:
+                y = step(y)  # This line.
+        found = watched.findings[0]
+        if found.kind == "dispatch":
+            break
+    assert (found.kind, found.place.code) == ("dispatch", "y = step(y)  # This line.")
+
+
+def test_a_program_that_calls_back_waits_at_the_line_of_the_callback():
+    def log(x):
+        time.sleep(0.01)  # This line.
+
+    @jax.jit
+    def step(x):
+        io_callback(log, None, x.sum(), ordered=True)
+        return x + 1
+
+    x = jax.block_until_ready(step(jnp.ones(3)))
+    with watch() as watched:
+        for _ in range(40):
+            x = step(x)
+        jax.block_until_ready(x)
+        jax.effects_barrier()
+    found = watched.findings[0]
+    assert (found.kind, found.place.code) == ("callback", "time.sleep(0.01)  # This line.")
+    assert watched.loss(found) > 0.5
+
+
+def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
+    def learn():
+        for _ in range(60):
+            time.sleep(0.012)  # Reads.
+            float(unready(work().matrix, work().links(0.003))[1])
+
+    float(unready(work().matrix, work().links(0.003))[1])
+    learner = threading.Thread(target=learn, name="learner")
+    with watch() as watched:
+        learner.start()
+        learner.join()
+    found = watched.losses()[0]
+    assert (found.thread, found.place.code) == ("learner", "time.sleep(0.012)  # Reads.")
+    assert {f.thread for f in watched.losses()} == {"learner"}
+
+
+# --- Whom it leaves alone -------------------------------------------------------------------------
+
+
+def test_what_a_function_keeps_of_its_variables_stays():
+    def train(rate=0.1, rows=32):
+        wait = time.sleep
+        kept = locals()
+        for _ in range(5):
+            wait(0.02)
+        return kept
+
+    def make(wait):
+        class Config:
+            first = 1
+            wait(0.05)
+            second = 2
+
+        return Config
+
+    with watch(0.001):
+        kept, config = train(), make(time.sleep)
+    assert {"rate", "rows", "wait"} <= kept.keys()
+    assert (config.first, config.second) == (1, 2)
+
+
+def test_what_fails_while_it_looks_is_told_where_the_block_ends(monkeypatch):
+    def fail(frame):
+        raise RuntimeError("no stack")
+
+    monkeypatch.setattr("d2lpar._watch.sampler.sight_of", fail)
+    with pytest.raises(D2lparError, match="ended early") as raised, watch(0.001):
+        time.sleep(0.05)
+    assert "no stack" in str(raised.value.__cause__)
+
+
+def test_whoever_interrupts_its_end_can_watch_again(monkeypatch):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    watcher = Watcher()
+    watcher.start()
+    monkeypatch.setattr(watcher._ended, "wait", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        watcher.stop()
+    with watch():
+        pass
+
+
+def test_a_recording_of_the_program_has_the_way(tmp_path):
+    y = jnp.ones(3)
+    with watch() as watched:
+        end = time.perf_counter() + 0.3
+        while time.perf_counter() < end and not watched.looks > 5:
+            y = y + 1
+        with jax.profiler.trace(tmp_path):
+            jax.block_until_ready(y + 1)
+        jax.block_until_ready(y + 1)
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+def test_jax_and_the_interpreter_are_left_as_they_were():
+    from jax._src.lib import _profiler
+
+    before = _profiler.ProfilerSession, sys.getswitchinterval(), logging.root.handlers[:]
+    with watch():
+        jax.jit(lambda x: x - 17)(jnp.ones(3)).block_until_ready()
+        time.sleep(0.1)
+    assert (_profiler.ProfilerSession, sys.getswitchinterval(), logging.root.handlers) == before
+
+
+def test_an_error_ends_the_watch_and_keeps_what_was_seen():
+    with pytest.raises(ZeroDivisionError), watch() as watched:
+        1 / 0  # noqa: B018
+    assert watched.seconds > 0
+    with watch():  # It is over.
+        pass
+
+
+def test_a_script_that_watches_itself_has_the_way_of_the_command():
+    command = Watcher(of_command=True)
+    command.start()
+    with watch(0.001) as inner:
+        time.sleep(0.05)
+    looks = inner.looks
+    time.sleep(0.05)
+    command.stop()
+    assert looks > 0
+    assert inner.looks == looks
+    assert command.watched.looks > 0
+
+
+def test_who_watches_twice_is_told():
+    with watch(), pytest.raises(D2lparError, match="already"), watch():
+        pass
+
+
+@pytest.mark.parametrize("every", [0, -1, True, "1", None, float("nan")])
+def test_time_between_two_looks_is_a_positive_number(every):
+    with pytest.raises(ValueError, match="positive number of seconds"), watch(every):
+        pass

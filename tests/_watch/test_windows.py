@@ -1,0 +1,276 @@
+import signal
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from d2lpar import watch
+from d2lpar._watch.sampler import Watcher
+from d2lpar._watch.windows import Recording, Window, Windows, _with_ends, merged
+
+
+def recorded(work, length=0.05):
+    """Return what a window of this length tells of some work."""
+    jax.block_until_ready(work())
+    windows, over = Windows(), threading.Event()
+    windows._length = length
+
+    def look(window):
+        if not window.looks:
+            jax.block_until_ready(work())
+        window.looks.append(time.perf_counter())
+
+    try:
+        windows.record(look, over, 1e-3)
+    finally:
+        windows.end()
+    (window,) = windows.closed
+    return window, *window.events
+
+
+def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
+    x = jnp.ones((300, 300))
+    product = jax.jit(lambda x: x @ x)
+    window, busy, calls, _ = recorded(lambda: product(x))
+    (spans,) = [spans for device, spans in busy.items() if device.endswith(" 0")]
+    assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
+    assert window.began <= calls[0][0] <= window.over
+
+
+def test_a_window_holds_no_program_that_does_not_run():
+    kept = [jax.jit(lambda x, n=n: x * n + 1) for n in range(50)]
+    for function in kept:
+        function(jnp.ones(3))
+    window, *_ = recorded(lambda: jnp.ones(3))
+    assert len(window.recording.data) < 50_000  # With their programs it is more than 100,000.
+
+
+def test_windows_come_often_at_first_and_then_ever_more_rarely():
+    windows = Windows()
+    windows._began -= 1000
+    jnp.ones(3) + 1
+    assert windows.is_due()
+    windows.record(lambda window: None, threading.Event(), 1e-3)
+    windows.end()
+    assert windows._due - time.perf_counter() == pytest.approx(50, abs=2)
+    assert not windows.is_due()
+
+
+def test_a_profiler_that_cannot_be_opened_is_no_error_and_is_told(monkeypatch):
+    from jax._src.lib import _profiler
+
+    def refuse(options):
+        raise RuntimeError("another one has it")
+
+    monkeypatch.setattr(_profiler, "ProfilerSession", refuse)
+    windows = Windows()
+    windows.record(lambda window: None, threading.Event(), 1e-3)
+    windows.end()
+    assert windows.closed == []
+    assert windows.why_none == "JAX's profiler could not be opened (another one has it)"
+
+
+def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
+    monkeypatch.setattr(jax.profiler, "ProfileData", None)
+    with watch(0.001) as watched:
+        jax.block_until_ready(jnp.ones(3) + 1)
+        time.sleep(0.05)
+    assert watched.observed_seconds == 0
+    assert "takes JAX 0.7.1 or newer" in str(watched)
+
+
+@pytest.fixture
+def beside_a_gpu(monkeypatch):
+    monkeypatch.setattr("d2lpar._jax.state.has_accelerator", lambda: True)
+
+
+class Session:
+    """Stands in for a session of JAX's profiler, and keeps which thread has closed it."""
+
+    def __init__(self, on_stop=lambda: None):
+        self.closed_by, self._on_stop = None, on_stop
+
+    def stop(self):
+        self.closed_by = threading.current_thread()
+        self._on_stop()
+        return b""
+
+
+def windows_with(session, monkeypatch):
+    windows = Windows()
+    windows.LENGTH = windows._length = 0.001
+    monkeypatch.setattr(windows._sessions, "open", lambda: session)
+    return windows
+
+
+def record_aside(windows, and_then=lambda: None):
+    """Take a window in a thread of its own, while the main thread comes to its bytecodes."""
+
+    def record():
+        windows.record(lambda window: None, threading.Event(), 1e-3)
+        and_then()
+
+    aside = threading.Thread(target=record)
+    aside.start()
+    while aside.is_alive():
+        time.sleep(0)
+
+
+def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_bytecodes(
+    beside_a_gpu, monkeypatch
+):
+    session = Session()
+    windows = windows_with(session, monkeypatch)
+    for times in (1, 2):
+        session.closed_by = None
+        record_aside(windows)
+        assert session.closed_by is threading.main_thread()
+        assert len(windows.closed) == times
+
+
+def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_if_that_comes_soon(
+    beside_a_gpu, monkeypatch
+):
+    session = Session()
+    windows = windows_with(session, monkeypatch)
+    record_aside(windows, windows.close)
+    assert session.closed_by is threading.main_thread()
+
+
+def test_the_profiler_stays_open_while_a_window_is_looked_through(beside_a_gpu, monkeypatch):
+    session = Session()
+    windows = windows_with(session, monkeypatch)
+    windows.record(lambda window: windows.close(), threading.Event(), 1e-3)
+    assert [window.over > window.began for window in windows.closed] == [True]
+
+
+def test_whoever_looks_does_not_wait_for_the_thread_that_closes_the_profiler(
+    beside_a_gpu, monkeypatch
+):
+    windows = windows_with(Session(), monkeypatch)
+    with windows._closing:
+        record_aside(windows)
+    assert windows.closed == []
+
+
+def test_a_window_has_of_a_recording_what_lies_in_it():
+    recording = Recording(session=None)
+    recording.events = (
+        {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]},
+        [(2.1, 2.2)],
+        [(1.1, 1.2)],
+        {},
+    )
+    window = Window(1.0, 2.0, recording=recording)
+    assert window.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
+    assert window.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
+
+
+class Preempted(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    "error", [KeyboardInterrupt(), SystemExit(143), RuntimeError("of the program"), Preempted(3)]
+)
+def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the_program(
+    error, beside_a_gpu, monkeypatch
+):
+    def handler(number, frame):
+        raise error
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        with pytest.raises(type(error)) as raised:
+            record_aside(
+                windows_with(Session(lambda: signal.raise_signal(signal.SIGUSR1)), monkeypatch)
+            )
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert raised.value is error
+
+
+def test_a_signal_s_handler_may_pause_the_watching_while_the_profiler_is_closed(
+    beside_a_gpu, monkeypatch
+):
+    paused = []
+
+    def pause():
+        if not paused:
+            paused.append(True)
+            Watcher._running.pause()  # As before a fork.
+            Watcher._running.go_on()
+
+    monkeypatch.setattr("d2lpar._jax.profiler.Sessions.open", lambda self: Session(pause))
+    monkeypatch.setattr(Windows, "LENGTH", 0.01)
+    with watch(0.001):
+        while not paused:
+            jnp.ones(3).sum()
+
+
+def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording(
+    beside_a_gpu, monkeypatch
+):
+    windows, asked = Windows(), []
+    windows._length = 0.02
+    monkeypatch.setattr("d2lpar._watch.windows._MAIN_THREAD.call", asked.append)
+    step = jax.jit(lambda x: x + 1)
+    float(step(0.0))
+    for _ in range(2):
+        windows.record(lambda window: float(step(0.0)), threading.Event(), 1e-3)
+        float(step(0.0))  # Between two windows, and after the last.
+        time.sleep(0.01)
+    assert windows.closed == []
+    asked[0]()
+    windows.end()
+    first, second = windows.closed
+    assert first.recording is second.recording
+    for window in windows.closed:
+        assert window.calls
+        for spans in (window.calls, *window.busy.values()):
+            assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
+
+
+def test_a_program_beside_a_gpu_is_watched_in_any_thread_and_may_use_the_profiler_itself(
+    beside_a_gpu, tmp_path
+):
+    seen = []
+
+    def program():
+        with watch(0.001) as watched:
+            end = time.perf_counter() + 0.5
+            while time.perf_counter() < end:
+                float(jnp.ones(3).sum())
+            jax.profiler.start_trace(tmp_path)
+            float(jnp.ones(3).sum())
+            jax.profiler.stop_trace()
+        seen.append(watched)
+
+    program()
+    other = threading.Thread(target=program)
+    other.start()
+    other.join()  # The main thread is in this call, and closes nothing.
+    assert [watched.observed_seconds > 0 for watched in seen] == [True, True]
+    assert list(tmp_path.rglob("*.xplane.pb"))
+
+
+@pytest.mark.parametrize(
+    ("spans", "ends", "lasted"),
+    [
+        ([(1, 2)], [], [(1, 2)]),
+        ([(1, 2)], [5], [(1, 5)]),
+        ([(1, 2), (6, 7)], [5, 9], [(1, 5), (6, 9)]),
+        ([(1, 2), (6, 7)], [5], [(1, 5), (6, 10)]),
+        ([(6, 7)], [3, 9], [(0, 3), (6, 9)]),
+    ],
+    ids=["no end", "an end", "in turn", "under way when it closed", "under way when it opened"],
+)
+def test_an_operator_lasts_until_its_end_is_seen(spans, ends, lasted):
+    found = _with_ends([(*span, "CPU 0") for span in spans], ends, opened=0, closed=10)
+    assert list(found) == [(*span, "CPU 0") for span in lasted]
+
+
+def test_spans_that_overlap_are_one():
+    assert merged([(3, 4), (0, 2), (1, 1.5), (4, 5)], 10) == [(10, 12), (13, 15)]

@@ -1,0 +1,120 @@
+import importlib
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from d2lpar import Comparison
+
+LOOP = """
+import jax, jax.numpy as jnp
+
+@jax.jit
+def step(x):
+    return x * 0.9, x.sum()
+
+def train(x, steps):
+    for _ in range(steps):
+        x, loss = step(x)
+        {log}
+    return x
+
+def test_no_line_of_the_loop_waits(no_waits):
+    x = train(jnp.ones(3), steps=1)
+    with no_waits(no_compilations=True):
+        train(x, steps=5)
+"""
+
+
+COMPARES = """
+import jax.numpy as jnp
+import pytest
+from d2lpar import Control
+
+@pytest.mark.parametrize("size", [10, 20])
+def test_speed(compare, size):
+    x = jnp.ones((size, size))
+    times = compare({"sum": lambda: x.sum(), "product": lambda: x @ x}, repeats=6)
+    assert (times.ratio("sum", "product") > 0).holds
+    compare({"sum": lambda: x.sum()}, repeats=6)
+    assert (times["sum"].total > 10).holds
+
+def test_on_a_busy_machine(compare):
+    never = Control(lambda: 2.0, 1.0, "no other program")
+    assert compare({"sum": lambda: jnp.ones(3).sum()}, control=never).needs
+"""
+
+
+def run_pytest(folder, test, *options):
+    path = folder / "test_loop.py"
+    path.write_text(test, encoding="utf-8")
+    # Else it is there twice where d2lpar is installed.
+    plugins = ["-p", "d2lpar.pytest_plugin", "-p", "no:cacheprovider"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *plugins, *options, path],
+        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_loop_in_which_nothing_waits_passes(tmp_path):
+    run = run_pytest(tmp_path, LOOP.format(log="pass"))
+    assert run.returncode == 0, run.stdout
+
+
+def test_a_loop_that_reads_its_loss_fails_with_the_line_and_shows_nothing_of_ours(tmp_path):
+    run = run_pytest(tmp_path, LOOP.format(log="print(float(loss))"))
+    assert run.returncode == 1
+    assert "test_loop.py:11  print(float(loss))" in run.stdout
+    assert "waits for a value, float32[], 5 times: float(loss)" in run.stdout
+    assert "_no_waits.py" not in run.stdout
+
+
+def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_process(tmp_path):
+    options = ["-p", "xdist.plugin", "--numprocesses", "2", "--d2lpar-json", "times.json"]
+    run = run_pytest(tmp_path, COMPARES, *options)
+    assert run.returncode == 1, run.stdout
+    assert "2 failed, 1 passed" in run.stdout
+    assert "where False = sum, total: " in run.stdout  # With what was measured behind it.
+    shown = run.stdout.partition("d2lpar: when calls return, and when results are ready")[2]
+    assert "test_loop.py::test_speed[10]\nsum, 6 repeats\n  dispatch" in shown
+    assert "Too few rounds count: this needs no other program." in shown
+    assert "Caution: with -n of pytest-xdist, these ran beside other tests." in shown
+    times = Comparison.from_json((tmp_path / "times.json").read_text())
+    assert set(times) == {
+        f"test_loop.py::test_speed[{size}]{name}"
+        for size in (10, 20)
+        for name in (": product", ": sum", " (2): sum")
+    }
+
+
+def test_a_file_that_cannot_be_written_is_refused_before_any_test_runs(tmp_path):
+    run = run_pytest(tmp_path, COMPARES, "--d2lpar-json", "nowhere/times.json")
+    assert run.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--d2lpar-json: 'nowhere/times.json' cannot be written" in run.stderr
+
+
+def test_without_a_comparison_the_file_of_an_earlier_session_stays_and_that_is_said(tmp_path):
+    (tmp_path / "times.json").write_text("earlier")
+    run = run_pytest(tmp_path, "def test(): pass", "--d2lpar-json", "times.json")
+    assert "times.json is not written: no test has used the fixture `compare`" in run.stdout
+    assert (tmp_path / "times.json").read_text() == "earlier"
+
+
+def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
+    (name,) = project["project"]["entry-points"]["pytest11"].values()
+    fixtures = importlib.import_module(name)
+    assert hasattr(fixtures, "no_waits")
+    assert hasattr(fixtures, "compare")
+
+
+def test_a_test_without_them_does_not_import_jax(tmp_path):
+    run = run_pytest(tmp_path, "import sys\n\ndef test(): assert 'jax' not in sys.modules\n")
+    assert run.returncode == 0, run.stdout
