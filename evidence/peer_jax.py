@@ -21,32 +21,21 @@ def drawing_and_squaring(size):
     return lambda: [step(key) for key in keys]
 
 
-def increments(wait):
+def increments(x, wait):
     """Add one a thousand times, and call `wait` after each."""
-    x = jnp.ones((1, 2))
-
-    def run():
-        y = x
-        for _ in range(1000):
-            y = add_one(y)
-            wait(y)
-        return y
-
-    return run
+    for _ in range(1000):
+        x = add_one(x)
+        wait(x)
+    return x
 
 
 def increments_in_one_call(unroll):
-    """Add one a thousand times in a `scan` with `unroll`."""
+    """Return a function that adds one a thousand times in a `scan`."""
 
-    @jax.jit
-    def run(x):
-        def body(y, _):
-            return y + 1, None
+    def body(y, _):
+        return y + 1, None
 
-        return jax.lax.scan(body, x, length=1000, unroll=unroll)[0]
-
-    x = jnp.ones((1, 2))
-    return lambda: run(x)
+    return jax.jit(lambda x: jax.lax.scan(body, x, length=1000, unroll=unroll)[0])
 
 
 def init(key):
@@ -75,26 +64,18 @@ def train_step(params, key):
     return jax.tree.map(lambda p, g: p - RATE * g, params, grads), loss
 
 
-def training(steps, wait):
-    """Train for some steps, and call `wait` with the loss of each."""
-    start = init(jax.random.key(0))
-    keys = list(jax.random.split(jax.random.key(1), steps))
-
-    def run():
-        params = start
-        for key in keys:
-            params, loss = train_step(params, key)
-            wait(loss)
-        return params
-
-    return run
+def training(params, keys, wait):
+    """Take a step with each key, and call `wait` with the loss of each."""
+    for key in keys:
+        params, loss = train_step(params, key)
+        wait(loss)
+    return params
 
 
-def training_in_one_call(steps):
-    """Train for some steps in a `scan`."""
-    start, keys = init(jax.random.key(0)), jax.random.split(jax.random.key(1), steps)
-    run = jax.jit(lambda params, keys: jax.lax.scan(train_step, params, keys)[0])
-    return lambda: run(start, keys)
+@jax.jit
+def training_in_one_call(params, keys):
+    """Take a step with each key in a `scan`."""
+    return jax.lax.scan(train_step, params, keys)[0]
 
 
 def products(x, count):
@@ -104,19 +85,23 @@ def products(x, count):
 
 def on_one_device(steps):
     """Return the experiments for any device, by name."""
+    params, ones = init(jax.random.key(0)), jnp.ones((1, 2))
+    keys = jax.random.split(jax.random.key(1), steps)
+    each = list(keys)
     matrix, key = jax.random.normal(jax.random.key(2), (1000, 1000)), jax.random.key(3)
+    scan, unrolled = increments_in_one_call(1), increments_in_one_call(50)
     draw = jax.jit(lambda key: jax.random.normal(key, (1000, 1000)))
     return {
         "ten random products of 1000": drawing_and_squaring(1000),
         "one product of 1000": lambda: square(matrix),
         "one draw of 1000 x 1000": lambda: draw(key),
-        "a thousand increments, a barrier in each": increments(jax.block_until_ready),
-        "a thousand increments, call by call": increments(go_on),
-        "a thousand increments, scan": increments_in_one_call(1),
-        "a thousand increments, scan with unroll=50": increments_in_one_call(50),
-        "training, a barrier in each step": training(steps, jax.block_until_ready),
-        "training": training(steps, go_on),
-        "training, scan": training_in_one_call(steps),
+        "a thousand increments, a barrier in each": lambda: increments(ones, jax.block_until_ready),
+        "a thousand increments, call by call": lambda: increments(ones, go_on),
+        "a thousand increments, scan": lambda: scan(ones),
+        "a thousand increments, scan with unroll=50": lambda: unrolled(ones),
+        "training, a barrier in each step": lambda: training(params, each, jax.block_until_ready),
+        "training": lambda: training(params, each, go_on),
+        "training, scan": lambda: training_in_one_call(params, keys),
     }
 
 
