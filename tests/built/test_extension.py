@@ -1,6 +1,7 @@
-"""What the Sphinx extension of the book puts into its pages."""
+"""Numbers in the sentences of a page, from the claims of a build and from files."""
 
 import importlib
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,8 @@ from d2lpar.book.claims import Claim
 
 
 @pytest.fixture
-def measured(monkeypatch):
-    """The role for a number of a claim, in a build with two claims, and what it has warned of."""
+def measured(monkeypatch, tmp_path):
+    """The role `measured` in a build with two claims and one file; it also counts its warnings."""
     monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
     runs, tables = map(importlib.import_module, ("d2lpar_runs", "d2lpar_tables"))
     gain = exact("gain", 2.34)
@@ -22,6 +23,10 @@ def measured(monkeypatch):
     )
     build = SimpleNamespace(claims={"book/one": claims})
     monkeypatch.setattr(runs, "this_build", lambda app: build)
+    seconds = {"PyTorch": {"a": [1, 9, 2], "b, c": [2, 2, 2]}, "JAX": {"a": [1, 1, 1]}}
+    (tmp_path / "evidence").mkdir()
+    file = tmp_path / "evidence" / "h200.json"
+    file.write_text(json.dumps({"training steps": 5, "seconds": seconds}))
     warnings = []
 
     def warn(*words, **_):
@@ -30,21 +35,29 @@ def measured(monkeypatch):
     monkeypatch.setattr(tables, "logger", SimpleNamespace(warning=warn))
 
     def measured(argument):
-        made = tables.measured(None, "book/index", argument)
-        return "".join(node.astext() for node in made), len(warnings)
+        text = tables.measured(SimpleNamespace(srcdir=tmp_path), "book/index", argument)
+        return "".join(text), len(warnings)
 
     return measured
 
 
-def test_a_page_says_a_number_of_a_claim_as_this_build_has_measured_it(measured):
-    assert measured("mended gain:.1f") == ("2.3", 0)
-    assert measured("mended gain:%") == ("230\u00a0%", 0)
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("mended gain:.1f", "2.3"),
+        ("mended gain:%", "230\u00a0%"),
+        ("gpu gain", "…"),  # This machine cannot measure it.
+        ("h200 PyTorch a", "2\u00a0s"),
+        ("h200 most PyTorch a / least PyTorch b, c:.1f", "4.5"),
+        ("h200 (PyTorch b, c - JAX a) / steps", "200\u00a0ms"),
+    ],
+)
+def test_a_page_says_a_number_of_a_claim_of_this_build_or_of_a_file(measured, argument, text):
+    assert measured(argument) == (text, 0)
 
 
-def test_a_number_that_this_machine_cannot_measure_is_left_open(measured):
-    assert measured("gpu gain") == ("…", 0)
-
-
-@pytest.mark.parametrize("argument", ["mended loss", "gone gain", "mended"])
+@pytest.mark.parametrize(
+    "argument", ["mended loss", "gone gain", "mended", "h200 JAX", "h200 JAX b"]
+)
 def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
     assert measured(argument) == ("", 1)
