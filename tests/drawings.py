@@ -1,4 +1,4 @@
-"""What a figure shows, read from its axes."""
+"""Read the texts and the legend of a figure from its axes."""
 
 import contextlib
 import io

@@ -25,6 +25,7 @@ thread for each device waits for its results, one after the other, and notes whe
 """
 
 import contextlib
+import math
 import sys
 import tempfile
 import threading
@@ -265,6 +266,10 @@ folder that was given to jax.profiler.trace.
 @contextlib.contextmanager
 def _profiler(folder: str) -> Iterator[None]:
     """Run JAX's profiler for the length of a `with` block, with waits and annotations recorded."""
+    waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
+    # NumPy reads an array on a CPU device through the buffer protocol, where no method of the array
+    # could be annotated.
+    waits += [(np, "asarray"), (np, "array")]
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
     try:
@@ -275,10 +280,6 @@ def _profiler(folder: str) -> Iterator[None]:
             "record_trace() was called while a recording is under way, and JAX has one "
             "profiler: end the other one first, or record the whole with one call."
         ) from error
-    waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
-    # NumPy reads an array on a CPU device through the buffer protocol, where no method of the array
-    # could be annotated.
-    waits += [(np, "asarray"), (np, "array")]
     try:
         with replaced(waits, _annotated), _named_annotations(jax.profiler.TraceAnnotation):
             yield
@@ -389,7 +390,7 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
 
 
 def _is_array_and_copy(tree: Any) -> bool:
-    """Say whether a tree is an array and a copy of it on another device."""
+    """Return whether a tree is an array and a copy of it on another device."""
     return (
         isinstance(tree, tuple)
         and len(tree) == 2
@@ -412,10 +413,8 @@ def rows_of(
         if source_ready is None:
             kind, start, end = ("result", ""), 0, ready
         else:
-            # A copy that was ready when the function returned is drawn as the call that asked for
-            # it.
             kind, (start, end) = ("device_put", COPY), next(calls)
-            if late:
+            if late:  # Otherwise the bar of the copy is the call that asked for it.
                 start, end = max(start, source_ready), ready
         if device in devices:
             bars.append(Event(device, *kind, 0, start, end - start))
@@ -433,9 +432,9 @@ def looks_complete(data: bytes) -> bool:
     """
     position = 0
     while position < len(data):
-        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # Field 1 to 4, of stated length.
+        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # The keys of fields 1 to 4.
             return False
-        length, shift, position = 0, 0, position + 1
+        length, shift, position = 0, 0, position + 1  # A length follows, 7 bits in each byte.
         while position < len(data) and data[position] & 0x80:
             length |= (data[position] & 0x7F) << shift
             shift, position = shift + 7, position + 1
@@ -454,12 +453,8 @@ def read_events(data: bytes) -> tuple[Event, ...]:
         else:
             host_events, window = _host_events(lines)
             events += host_events
-    if window is None:  # Recorded by another program.
-        window = (
-            min((event.start for event in events), default=0),
-            max((event.end for event in events), default=0) + 1,
-        )
-    began, ended = window
+    # A trace that record_trace() has not made counts from its first event to its end.
+    began, ended = window or (min((event.start for event in events), default=0), math.inf)
     inside = (event for event in events if began <= event.start < ended)
     return in_order(event._replace(start=event.start - began) for event in inside)
 

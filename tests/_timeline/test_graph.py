@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graphs import FORK, graph_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from recorded import FIRST, work
 from timelines import event, timeline
 
 from d2lpar import (
@@ -21,7 +22,6 @@ from d2lpar import (
 )
 from d2lpar._timeline.graph import layout_of
 from d2lpar._timeline.timeline import PYTHON
-from d2lpar.book.workloads import chain
 
 X = jnp.ones((1, 2))
 
@@ -41,6 +41,9 @@ def on(index):
 
 def two_results(x):
     return jnp.sin(jnp.split(x, 2, axis=1)[1])
+
+
+OUTSIDE = on(1)
 
 
 @jax.jit
@@ -115,6 +118,7 @@ def test_control_flow_is_one_node_on_the_device_of_its_operands(operator, functi
         (lambda x, *, b, a: x * b - a, (X,), {"b": X, "a": X}, ["x", "a", "b"]),
         (lambda x, unset=None: x * 2, (X, None), {}, ["x"]),
         (jax.jit(lambda x: x), (X,), {}, ["x"]),
+        (lambda x: x * OUTSIDE, (X,), {}, [None, "x"]),
     ],
 )
 def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs, names):
@@ -124,9 +128,6 @@ def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs
 
 
 # --- Devices ----------------------------------------------------------------------------------
-
-
-OUTSIDE = on(1)
 
 
 @pytest.mark.parametrize(
@@ -241,16 +242,9 @@ def test_each_operator_gets_the_time_of_its_own_run():
     assert took == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
 
 
-def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program():
-    dispatch = event(PYTHON, 0, 5, operator="dispatch")
-    runs = event("GPU 0", 1, 8, run=0), event("GPU 0", 10, 12, run=1)
-    took = seconds([("f", None), ("f", None), ("f", None)], dispatch, *runs)
-    assert took == pytest.approx({0: 7e-9, 1: 2e-9})
-
-
-def test_no_run_counts_twice_where_only_some_operators_have_a_device():
-    runs = [event("CPU 0", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
-    took = seconds([("f", "CPU 0"), ("f", None), ("f", "CPU 0")], *runs)
+def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program_and_no_run_counts_twice():
+    runs = [event("CPU 1", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
+    took = seconds([("f", "CPU 1"), ("f", None), ("f", "CPU 1"), ("f", None)], *runs)
     assert took == pytest.approx({0: 1e-9, 1: 2e-9, 2: 3e-9})
 
 
@@ -262,19 +256,13 @@ def test_of_several_devices_an_operator_without_one_ran_on_the_default(default):
     assert took == pytest.approx({0: 2e-9, 1: [1e-9, 3e-9][default]})
 
 
-@jax.jit
-def work(matrix):
-    return chain(matrix, 300)
-
-
-def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
+def test_the_graph_of_a_recorded_function_finds_its_runs():
     def function(matrix):
         return work(jax.device_put(work(matrix), cpu(1)))
 
-    first = jax.device_put(jnp.eye(64), cpu(0))
-    jax.block_until_ready(function(first))  # Nothing compiles while it is recorded.
-    graph = computation_graph(function, first)
-    _, run = record_trace(function, first)
+    jax.block_until_ready(function(FIRST))  # Nothing compiles while it is recorded.
+    graph = computation_graph(function, FIRST)
+    _, run = record_trace(function, FIRST)
     assert len(seconds_of(graph, run)) == 2  # No copy: a copy is watched only if returned.
 
 
