@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +35,7 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 
         * `operator`: `"input"`, the name of the jitted function, or the name of the primitive.
         * `name`: The name of an input in the function, such as `"x"` or `"pair[0]"`, or None.
-        * `shape` and `dtype`: Those of the first result.
+        * `shape` and `dtype`: The shape and dtype of the first result.
         * `constants`: The numbers written in the program itself.
         * `device`: The name of the device, as `device_put` in the program or the arguments decide
           it, or None where nothing does and JAX takes its default. A `device_put` has the device
@@ -87,9 +86,9 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
     for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
         add("input", [variable], device=_device_of_argument(value))
     arguments = jax.tree.leaves((args, kwargs))
-    names = _names_of_arguments(function, args, kwargs)
+    names = jaxpr.debug_info.safe_arg_names(len(arguments))
     for variable, value, name in zip(jaxpr.invars, arguments, names, strict=True):
-        add("input", [variable], device=_device_of_argument(value), name=name)
+        add("input", [variable], device=_device_of_argument(value), name=name or None)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "device_put":  # One equation may copy a whole tree.
             copies = zip(equation.invars, equation.outvars, equation.params["devices"], strict=True)
@@ -201,31 +200,14 @@ def require_graph(graph: Any, caller: str) -> None:
     """Raise an error unless the argument is a graph."""
     if not isinstance(graph, nx.DiGraph):
         raise ValueError(
-            f"{caller} needs a graph, found {type(graph).__name__}: pass what "
-            "computation_graph(function, *args) returns."
+            f"{caller} needs a graph, found {type(graph).__name__}: pass the result of "
+            "computation_graph(function, *args)."
         )
 
 
 def _operators(graph: nx.DiGraph) -> list[int]:
     """Return all nodes but the inputs."""
     return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
-
-
-def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
-    """Return the function's name for each array of its arguments; None where it has no name."""
-    try:
-        # JAX sorts keyword arguments by name and puts their leaves last.
-        positional = inspect.signature(function).bind_partial(*args).arguments
-    except (TypeError, ValueError):  # Some built-in functions have no signature.
-        positional = {}
-    named = [*positional.items(), *sorted(kwargs.items())]
-    names = [
-        name + jax.tree_util.keystr(path)
-        for name, value in named
-        for path, _ in jax.tree_util.tree_leaves_with_path(value)
-    ]
-    leaves = len(jax.tree.leaves((args, kwargs)))
-    return names if len(names) == leaves else [None] * leaves
 
 
 def _device_of_argument(value: Any) -> str | None:
