@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -287,19 +288,17 @@ def _draw_timeline(
 ) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
-        by_kind: dict[str, list[Event]] = {kind: [] for kind in styles}
+        by_kind = defaultdict(list)
         for event in timeline.row(row):
             by_kind[_kind(event)].append(event)
         annotations = by_kind.keys() - {*_KINDS.values()}
         # Annotations lie below the calls made inside them, and long bars below short ones.
-        order = sorted(
-            by_kind, key=lambda kind: (kind not in annotations, -_longest(by_kind[kind]))
-        )
+        longest_of = {kind: max(e.duration for e in events) for kind, events in by_kind.items()}
+        order = sorted(by_kind, key=lambda kind: (kind not in annotations, -longest_of[kind]))
         for number, kind in enumerate(order):
             bars = _merge_narrow(by_kind[kind], longest / 500)
-            _draw_bars(
-                axes, height, bars, {"facecolor": device_color(row), **styles[kind]}, longest
-            )
+            style = {"facecolor": device_color(row), **styles[kind]}
+            _draw_bars(axes, height, bars, style, longest)
             above = [event for other in order[number + 1 :] for event in by_kind[other]]
             for bar in bars:
                 start, end = _uncovered(bar, above) if kind in annotations else (bar.start, bar.end)
@@ -323,30 +322,22 @@ def _draw_timeline(
 def _draw_bars(
     axes: plt.Axes, height: int, bars: Sequence[Event], style: Mapping[str, Any], longest: int
 ) -> None:
-    """Draw bars of one kind; narrow ones are lines, as their width in points can be set."""
+    """Draw bars of one kind; narrow bars are lines, whose width is in points and not in seconds."""
     bottom, top, color = height - 0.36, height + 0.36, style["facecolor"]
     wide = [bar for bar in bars if bar.duration > longest / 280]
+    edges = ["white" if bar.program else color for bar in wide]
     axes.broken_barh(
         [(bar.start / 1e9, bar.duration / 1e9) for bar in wide],
         (bottom, top - bottom),
-        **{
-            "edgecolor": ["white" if bar.program else color for bar in wide] or color,
-            "linewidth": 0.5,
-            **style,
-        },
+        **{"edgecolor": edges, "linewidth": 0.5, **style},
     )
-    lines = [(bar.start + bar.end) / 2e9 for bar in bars if bar.duration <= longest / 280]
     # A white margin sets a line off from wide bars of the same color; all lines lie above all
     # margins. Waits are hollow and need none.
-    margin = 0.0 if color == "white" else 0.5
-    white = {"color": "white", "linewidth": 1.6 + 2 * margin, "zorder": 1.5}
+    lines = [(bar.start + bar.end) / 2e9 for bar in bars if bar.duration <= longest / 280]
+    margin = {"color": "white", "linewidth": 1.6 if color == "white" else 2.6, "zorder": 1.5}
     line = {"color": style.get("edgecolor", color), "linewidth": 1.6, "zorder": 2}
-    axes.vlines(lines, bottom, top, **white, clip_on=False)
+    axes.vlines(lines, bottom, top, **margin, clip_on=False)
     axes.vlines(lines, bottom, top, **line, alpha=style.get("alpha"), clip_on=False)
-
-
-def _longest(events: Sequence[Event]) -> int:
-    return max((event.duration for event in events), default=0)
 
 
 def _uncovered(bar: Event, above: Sequence[Event]) -> tuple[int, int]:

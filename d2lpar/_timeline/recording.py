@@ -453,7 +453,7 @@ def read_events(data: bytes) -> tuple[Event, ...]:
         else:
             host_events, window = _host_events(lines)
             events += host_events
-    # A trace that record_trace() has not made counts from its first event to its end.
+    # A trace without the annotation of record_trace() counts as a whole.
     began, ended = window or (min((event.start for event in events), default=0), math.inf)
     inside = (event for event in events if began <= event.start < ended)
     return in_order(event._replace(start=event.start - began) for event in inside)

@@ -64,17 +64,12 @@ def test_a_trace_of_jax_s_own_profiler_can_be_read(tmp_path):
     assert min(event.start for event in run.events) == 0
 
 
-def test_a_file_of_another_kind_or_cut_off_anywhere_is_no_trace_unless_its_planes_are_whole(
-    tmp_path,
-):
+def test_a_file_cut_off_or_of_another_kind_is_no_trace_unless_its_planes_are_whole(tmp_path):
     path, first = tmp_path / "x.xplane.pb", serialized(SMALL)
     both = first + serialized(OTHER)
     cut_off = [both[:length] for length in range(len(both)) if length != len(first)]
-    for content in [
-        *cut_off,
-        b'{"traceEvents": []}',
-        b"\n  Text that begins with an empty line.\n",
-    ]:
+    others = [b'{"traceEvents": []}', b"\n  Text that begins with an empty line.\n"]
+    for content in cut_off + others:
         path.write_bytes(content)
         with pytest.raises(D2lparError, match=r"no complete trace: it is cut off.*Record it again"):
             read_trace(path)
@@ -470,11 +465,7 @@ def test_a_run_is_under_way_while_it_waits_for_other_threads_but_markers_are_no_
     assert spans(run.programs.events) == [("f", 0, 90)]
 
 
-def calls(run):
-    return [(e.program, e.operator, e.start, e.end) for e in run.row(PYTHON)]
-
-
-def test_python_s_row_shows_the_outermost_calls_only(read):
+def test_python_s_row_shows_the_outermost_calls_and_all_annotations(read):
     run = read(
         python=[
             ("PjitFunction(outer)", 0, 50, {}),
@@ -484,31 +475,22 @@ def test_python_s_row_shows_the_outermost_calls_only(read):
             ("d2lpar.wait float", 80, 120, {}),
             ("np.asarray(jax.Array)", 85, 115, {}),
             ("ParseArguments", 130, 140, {}),
+            ("d2lpar.annotation step", 200, 290, {}),
+            ("d2lpar.annotation read #1", 210, 230, {}),
+            ("PjitFunction(f)", 220, 240, {}),
+            ("np.asarray(jax.Array)", 250, 280, {}),
         ],
         worker=[on_cpu(0, "outer", "dot", 40, 100)],
     )
-    assert calls(run) == [
+    calls = [(call.program, call.operator, call.start, call.end) for call in run.row(PYTHON)]
+    assert calls == [
         ("outer", "dispatch", 0, 50),
         ("device_put", "dispatch", 60, 70),
         ("float", "wait", 80, 120),
-    ]
-
-
-def test_annotations_are_all_shown_and_hide_no_call_inside_them(read):
-    run = read(
-        python=[
-            ("d2lpar.annotation step", 0, 90, {}),
-            ("d2lpar.annotation read #1", 10, 30, {}),
-            ("PjitFunction(f)", 20, 40, {}),
-            ("np.asarray(jax.Array)", 50, 80, {}),
-        ],
-        worker=[on_cpu(0, "f", "dot", 30, 70)],
-    )
-    assert calls(run) == [
-        ("step", "annotation", 0, 90),
-        ("read #1", "annotation", 10, 30),
-        ("f", "dispatch", 20, 40),
-        ("asarray", "wait", 50, 80),
+        ("step", "annotation", 200, 290),
+        ("read #1", "annotation", 210, 230),
+        ("f", "dispatch", 220, 240),
+        ("asarray", "wait", 250, 280),
     ]
 
 
