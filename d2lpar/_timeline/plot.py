@@ -119,16 +119,15 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
         path: Nodes of a path to be drawn bold, such as the `critical_path`.
 
     Returns:
-        The axes. In a graph of more than a dozen nodes, they show their operators, not the shapes.
-        An edge that skips layers leads around their boxes, unless the graph is too large to be
-        read.
+        The axes. Each node shows its operator and, in a graph of up to a dozen nodes, its shape. An
+        edge that skips layers leads around their boxes, unless the graph is too large to be read.
 
     Raises:
         ValueError: If `graph` is not a graph.
     """
+    require_graph(graph, "plot_graph()")
     from matplotlib.path import Path
 
-    require_graph(graph, "plot_graph()")
     detailed = len(graph) <= 12
     width, height = (1.95, 0.7) if detailed else (1.08, 0.5)  # Inches for each box.
     layout = layout_of(graph)
@@ -137,6 +136,7 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     axes.set_axis_off()
     on_path = set(itertools.pairwise(path))
     for edge in sorted(graph.edges, key=on_path.__contains__):  # Bold last: edges share lanes.
+        # In each layer, two points: at the head and at the foot of the box, or of the lane.
         points = [(x, y + side) for x, y in layout.edges[edge] for side in (0.3, -0.3)]
         bold = edge in on_path
         axes.add_patch(
@@ -228,9 +228,9 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
     return list(charts)
 
 
-# The style of each kind of bar, in the order of the legend, where annotations stand between the
-# kinds of Python's row and the kinds of the devices' rows. Runs are pale: a black name is read on
-# them in light mode, and a white one in dark mode, which inverts both.
+# The style of each kind of bar, in the order of the legend; annotations stand between the kinds of
+# Python's row and the kinds of the devices' rows. Runs are pale, so that a name on them can be read:
+# black in light mode, and white in dark mode, where the page inverts the figure.
 _PYTHON_STYLES = {
     "dispatch": {},
     "waits": {"facecolor": "white", "edgecolor": COLORS["wait"], "linewidth": 1.0},
@@ -396,7 +396,7 @@ def plot_curves(
         raise ValueError("plot_curves() needs a value of the parameter and a curve, or more.")
     if len(curves) > 4 or len(models) > 3:
         raise ValueError(
-            "plot_curves() has looks for four curves and three models, found "
+            "plot_curves() has styles for four curves and three models, found "
             f"{len(curves)} and {len(models)}: draw two figures."
         )
     axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()

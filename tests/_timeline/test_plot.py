@@ -129,7 +129,7 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
     assert legend(axes) == ["dispatch", "waits", "runs", "copy"]
 
 
-def test_what_python_is_said_to_do_lies_under_its_calls_in_a_color_of_each_name():
+def test_annotations_lie_below_the_calls_inside_them_and_each_name_has_a_color():
     events = (
         Event("Python", "step", "annotation", 0, 0, 900),
         Event("Python", "read #1", "annotation", 1, 0, 300),
@@ -243,7 +243,7 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
 
 
-def test_more_curves_than_have_a_look_are_refused():
+def test_more_curves_than_there_are_styles_are_refused():
     five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
     with pytest.raises(ValueError, match="four curves and three models, found 5 and 0"):
         plot.plot_curves([1.0], five, xlabel="x", ylabel="y")

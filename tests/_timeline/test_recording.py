@@ -258,7 +258,7 @@ corner = jax.jit(lambda matrix: chain(matrix, 2000)[0, 0])
 
 
 @pytest.mark.parametrize(("name", "wait"), WAITS.items(), ids=WAITS)
-def test_a_wait_for_a_value_is_in_python_s_row_under_the_name_of_what_waits(name, wait):
+def test_a_wait_for_a_value_is_in_python_s_row_under_the_name_of_the_waiting_function(name, wait):
     def call():
         wait(corner(FIRST))
 
@@ -511,7 +511,7 @@ def test_the_thread_that_was_recorded_is_python_and_others_that_call_are_numbere
     assert spans(run.row("Python 2")) == [("g", 30, 40)]
 
 
-def test_what_began_before_or_after_the_recorded_call_is_left_out(read):
+def test_events_that_began_before_or_after_the_recorded_call_are_left_out(read):
     work = [on_cpu(0, "f", "dot", start, start + 5, start) for start in (90, 100, 150, 200)]
     run = read(python=[("d2lpar.record_trace", 100, 200, {})], worker=work)
     assert spans(run.events) == [("f", 0, 5), ("f", 50, 55)]
