@@ -229,7 +229,7 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
 
 
 # The style of each kind of bar, in the order of the legend; annotations stand between the kinds of
-# Python's row and the kinds of the devices' rows. Runs are pale, so that a name on them can be read:
+# Python's row and the kinds of the devices' rows. Runs are pale, so that their names can be read:
 # black in light mode, and white in dark mode, where the page inverts the figure.
 _PYTHON_STYLES = {
     "dispatch": {},
