@@ -1,4 +1,4 @@
-"""What a figure shows, read from its axes."""
+"""Read the texts and the legend of a figure from its axes."""
 
 import contextlib
 import io
@@ -32,5 +32,5 @@ def texts(axes):
 
 def legend(axes):
     """Return the labels of the legend, which stands on the figure or on the axes."""
-    (found,) = axes.figure.legends or [axes.get_legend()]
-    return [text.get_text() for text in found.get_texts()]
+    (box,) = axes.figure.legends or [axes.get_legend()]
+    return [text.get_text() for text in box.get_texts()]
