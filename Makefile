@@ -1,7 +1,7 @@
 # The one entry point: `make help`. Another Python: `make test PYTHON=python3.13`.
 PYTHON ?= python3
 
-# pyenv hides every version that is not selected, even one that is named exactly, as python3.12 is.
+# pyenv hides every version that is not selected, even under its exact name, such as python3.12.
 ifneq ($(shell command -v pyenv 2>/dev/null),)
 export PYENV_VERSION := $(shell pyenv version-name):$(shell pyenv versions --bare | paste -s -d : -)
 endif
@@ -13,16 +13,16 @@ python = $(if $(filter use,$(firstword $(found))),$(wordlist 3,99,$(found)),$(er
     Python 3.11 or newer, but $(PYTHON) is "$(found)"; name another, for example: \
     make test PYTHON=python3.12))
 
-# An environment for each minor version: .venv/3.11, .venv/3.12, ... Its stamp is written last. The
-# stamp's name is a checksum of all that it is made from: this path, the lock, and pyproject.toml
-# up to its first [tool] table.
+# An environment for each minor version: .venv/3.11, .venv/3.12, ... The last step of the set-up
+# writes a stamp, whose name is a checksum of the inputs: this path, the lock, and pyproject.toml up
+# to its first [tool] table.
 venv := .venv/$(word 2,$(found))
 stamp := $(venv)/from-$(shell { pwd && cat requirements.txt && sed '/^\[tool/q' pyproject.toml; } \
     | cksum | cut -d ' ' -f 1)
 uv := .venv/$(shell sed -n 's/^uv==/uv-/p' requirements.txt)
 run = @export VIRTUAL_ENV='$(CURDIR)/$(venv)' PATH='$(CURDIR)/$(venv)/bin':"$$PATH"; exec
 
-# Where home cannot be written, what pip, uv, Jupyter and matplotlib keep there has to go elsewhere.
+# pip, uv, Jupyter and matplotlib need a home that they can write.
 ifeq ($(shell test -w "$$HOME" && echo writable),)
 export HOME := $(shell mkdir -p .venv/home && pwd)/.venv/home
 endif
@@ -32,7 +32,7 @@ ifneq ($(filter C POSIX,$(LC_ALL)),)
 export LC_ALL := C.UTF-8
 endif
 
-# Chapters and solutions are pairs: x.md is the source, x.ipynb is what Colab opens.
+# Chapters and solutions are pairs: x.md is the source, and Colab opens x.ipynb.
 sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null)
 
 # Two targets at a time would disturb each other's timings.
@@ -40,7 +40,7 @@ sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null
 targets := help book test lint bench evidence record cluster libraries serve matrix sync lock clean
 .PHONY: $(targets) environment set-up install
 
-help:  ## say what there is
+help:  ## list the targets
 	@awk -F ':.*## *' '/^[a-z]+:.*##/ { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 $(filter-out help clean,$(targets)): environment
@@ -51,7 +51,7 @@ book:  ## build the book if something has changed; a false claim or a warning st
 	    python .ci/build_book.py $(if $(FORCE),--force)
 
 test: lint book  ## lint, build the book, then run all tests
-	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses 3  # Many of them wait.
+	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses 3  # Many tests wait.
 	$(run) python -m pytest -m timed
 
 lint:  ## check style, formatting and the layers of the package
@@ -59,7 +59,7 @@ lint:  ## check style, formatting and the layers of the package
 	$(run) ruff format --check .
 	$(run) lint-imports --no-logo
 
-bench:  ## measure what the package itself costs, against what it promises
+bench:  ## measure the cost of the package itself against its promises
 	$(run) python evidence/bench.py
 
 evidence:  ## test each claim without its cause; or: make evidence REPEATS=9
@@ -69,16 +69,16 @@ evidence:  ## test each claim without its cause; or: make evidence REPEATS=9
 	    $(if $(REPEATS),--repeats $(REPEATS)) $(if $(LOAD),--load $(LOAD)) \
 	    $(if $(CORES),--cores $(CORES)) $(if $(DEVICES),--devices $(DEVICES)) $(PAGES)
 
-record:  ## run the notebooks and keep what this machine measures: make record NAME=my-machine
+record:  ## run the notebooks and keep this machine's results: make record NAME=my-machine
 	$(run) python evidence/record.py "$(NAME)" $(PAGES)
 
-# Not in `make help`: it installs packages of the system.
-cluster:  # start the script for clusters with MPI and Slurm, which it installs (Debian)
+# Not in `make help`: this target installs packages of the system.
+cluster:  # install MPI and Slurm (Debian), and start the script for clusters with them
 	$(if $(filter-out 0,$(shell id -u)),sudo) apt-get install -q -y --no-install-recommends \
 	    openmpi-bin slurm-wlm munge
 	$(run) python -m pytest tests/test_cluster.py
 
-# Likewise: it installs other people's libraries, for this one run.
+# Not in `make help` either: this target installs other libraries, for one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
 	$(run) uv run --no-sync --active --with flax --with equinox --with numpyro --with grain \
 	    python -m pytest -rs tests/_watch/test_libraries.py tests/book/test_in_your_own_code.py
@@ -99,7 +99,7 @@ lock:  ## write requirements.txt anew from pyproject.toml, with the newest versi
 clean:  ## remove what was built, and the environments
 	rm -rf _build .venv .nox .pytest_cache .ruff_cache .import_linter_cache
 
-# Another make may be doing the same; when it is done, there is nothing left to do.
+# Another make may be doing the same; after that, nothing is left to do.
 ifeq ($(and $(realpath $(venv)/bin/python),$(wildcard $(stamp))),)
 environment:
 	@mkdir -p .venv && '$(python)' .ci/one_at_a_time.py .venv/lock $(MAKE) --silent set-up
@@ -114,11 +114,11 @@ set-up:
 	        tail -n 12 .venv/log; \
 	    fi >&2; exit 1; }
 
-# From nothing if there is no stamp, since an interrupted set-up leaves halves of packages. First
-# what is locked, then d2lpar without isolation: hatchling, which builds it, comes from the lock.
-# Compiled now: where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of some hundred
-# processes would compile JAX anew, for a second. With --python, since UV_SYSTEM_PYTHON, which many
-# containers set, would have uv remove what the lock lacks from the Python of the system.
+# Without a stamp, from nothing: an interrupted set-up leaves incomplete packages. The lock comes
+# first, then d2lpar without isolation: hatchling, which builds it, comes from the lock. Compile now:
+# where PYTHONDONTWRITEBYTECODE is set, as in many containers, each of some hundred processes would
+# compile JAX again, for a second. Name the Python: where UV_SYSTEM_PYTHON is set, as in many
+# containers, uv would otherwise remove packages from the Python of the system.
 install: $(uv)/bin/uv
 	$(uv)/bin/uv venv --quiet --relocatable --python '$(python)' $(venv) \
 	    $(if $(wildcard $(venv)/from-*),--allow-existing,--clear)

@@ -6,11 +6,11 @@ from pathlib import Path
 import nox
 
 nox.options.default_venv_backend = "uv"
-nox.options.error_on_missing_interpreters = False  # a Python that is not here is skipped by name
+nox.options.error_on_missing_interpreters = False  # a missing Python is named and skipped
 os.environ["UV_PYTHON_DOWNLOADS"] = "never"
 
-# They test the tree with the versions of the lock; `make test` runs them. (An error if they move:
-# pytest would ignore a folder that is not there.)
+# `make test` runs these tests, with the versions of the lock. strict=True, because pytest would
+# silently ignore a folder that is missing.
 BUILT = Path("tests/built").resolve(strict=True)
 
 

@@ -1,7 +1,7 @@
 """Run a command once no other holds the same lock: one_at_a_time.py LOCK COMMAND...
 
-The lock is on an open file, which the command inherits. The system lets go of it when the command
-ends, however it ends: a file that was left behind locks nobody out.
+The lock is on an open file, which the command inherits. The system releases it when the command
+ends, for any reason, so a lock file left behind blocks no later command.
 """
 
 import fcntl
@@ -10,7 +10,7 @@ import signal
 import sys
 
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Whoever waits may press Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the wait.
 lock = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o666)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

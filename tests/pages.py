@@ -1,4 +1,4 @@
-"""Pages of a book that consist of a few cells, for tests of what reads and runs pages."""
+"""Pages of a few cells, for tests of the code that reads and runs pages."""
 
 HEADER = """---
 jupytext:
@@ -15,7 +15,7 @@ kernelspec:
 
 
 def write_page(path, *cells, prose="Some prose."):
-    """Write a page of these cells where the book has its pages; return its path."""
+    """Write a page of these cells to a path; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     blocks = (f"\n{prose}\n\n```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
     path.write_text(HEADER + "".join(blocks), encoding="utf-8")

@@ -1,6 +1,7 @@
-"""Whatever the public functions cannot work with, they name, with a way out."""
+"""A public function names an argument that it cannot use, and a way out."""
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,17 +12,13 @@ import d2lpar
 from d2lpar import D2lparError
 
 
-def deleted():
-    x = jnp.ones(3)
-    x.delete()
-    return x
+@partial(jax.jit, donate_argnums=0)
+def donating(x):
+    return x + 1
 
 
-def donated():
-    x = jnp.ones(3)
-    with_its_memory = jax.jit(lambda x: x + 1, donate_argnums=0)(x)
-    assert with_its_memory.shape == (3,)
-    return x
+GONE = jnp.ones(3)
+donating(GONE)
 
 
 def enter(context):
@@ -29,35 +26,19 @@ def enter(context):
         pass
 
 
-def donating(x):
-    return x + 1
-
-
-DONATING = jax.jit(donating, donate_argnums=0)
-GONE = donated()
+CARRIED = r"needs an array that was deleted, or donated.*d2lpar\.carried\(step, state"
 TIMELINE, TIMES = d2lpar.Timeline(()), d2lpar.Quantity("total", (1.0, 2.0), "s")
 BAD = {
-    "measure, deleted": (lambda: d2lpar.measure(jnp.sin, deleted()), "was deleted, or donated"),
-    "measure, donated": (lambda: d2lpar.measure(jnp.sin, donated()), "was deleted, or donated"),
-    "measure, donating": (
-        lambda: d2lpar.measure(DONATING, jnp.ones(3)),
-        r"'donating' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
-    ),
-    "measure, a closure that donates": (
-        lambda: d2lpar.measure(lambda: DONATING(GONE)),
-        r"'<lambda>' needs an array .*carried",
-    ),
-    "compare, donating": (
-        lambda: d2lpar.compare({"step": lambda: DONATING(GONE)}),
-        r"'step' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
-    ),
+    "measure, donated": (lambda: d2lpar.measure(jnp.sin, GONE), "was deleted, or donated"),
+    "measure, donating": (lambda: d2lpar.measure(donating, jnp.ones(3)), f"'donating' {CARRIED}"),
+    "compare, donating": (lambda: d2lpar.compare({"f": lambda: donating(GONE)}), f"'f' {CARRIED}"),
     "compare, waits for what was donated": (
-        lambda: d2lpar.compare({"step": lambda: jax.block_until_ready(GONE)}),
-        r"'step' needs an array .*carried",
+        lambda: d2lpar.compare({"wait": lambda: jax.block_until_ready(GONE)}),
+        f"'wait' {CARRIED}",
     ),
     "record_trace, donated": (
-        lambda: d2lpar.record_trace(DONATING, donated()),
-        r"'donating' needs an array that was deleted, or donated.*d2lpar\.carried\(step, state",
+        lambda: d2lpar.record_trace(donating, GONE),
+        f"'donating' {CARRIED}",
     ),
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
     "carried, no state": (
@@ -69,13 +50,12 @@ BAD = {
         lambda: dataclasses.replace(TIMELINE, seconds=1.0).slowdown(3),
         r"measure\(f, x\)\.total, found 3",
     ),
-    "measure, deleted result": (lambda: d2lpar.measure(deleted), "wait for what that call"),
+    "measure, deleted result": (lambda: d2lpar.measure(lambda: GONE), "wait for what that call"),
     "wait_all, no list": (lambda: d2lpar.wait_all(d2lpar.cpu()), "needs a list of devices"),
     "wait_all, empty": (lambda: d2lpar.wait_all([]), "None for all of them"),
     "wait_all, a name": (lambda: d2lpar.wait_all(["cpu:0"]), "needs a device of JAX, such as"),
     "blocks_host, tries": (lambda: d2lpar.blocks_host(float, list, tries=0), "at least 1"),
     "blocks_host, a result": (lambda: d2lpar.blocks_host(3, list), "needs an operation and a fun"),
-    "blocks_host, operands": (lambda: d2lpar.blocks_host(float, [1]), "needs an operation and a"),
     "device_name": (lambda: d2lpar.device_name("cpu:0"), "needs a device of JAX.* 'cpu:0'"),
     "device_memory": (lambda: d2lpar.device_memory(0), "needs a device of JAX.* found 0"),
     "cpu": (lambda: d2lpar.cpu("0"), "index must be an integer of at least 0, found '0'"),
@@ -89,7 +69,6 @@ BAD = {
     "measure, warmup": (lambda: d2lpar.measure(len, [], warmup=-1), "at least 0, found -1"),
     "measure, limit": (lambda: d2lpar.measure(len, [], max_seconds=0), "positive number of sec"),
     "compare, empty": (lambda: d2lpar.compare({}), "needs a dictionary of functions"),
-    "compare, a list": (lambda: d2lpar.compare([len]), "needs a dictionary of functions"),
     "compare, a result": (lambda: d2lpar.compare({"a": 3}), "pass a function without arguments"),
     "compare, observes the time": (
         lambda: d2lpar.compare({"a": list}, observe={"total": len}),
@@ -115,10 +94,7 @@ BAD = {
     "Timer": (lambda: d2lpar.Timer().avg(), "stop.* first"),
     "Quantity, empty": (lambda: d2lpar.Quantity("x", ()), "sample"),
     "watch": (lambda: enter(d2lpar.watch(0)), "positive number of seconds"),
-    "computation_graph": (
-        lambda: d2lpar.computation_graph(3),
-        r"computation_graph\(f, x\), not its",
-    ),
+    "computation_graph": (lambda: d2lpar.computation_graph(3), r"computation_graph\(f, x\)"),
     "width": (lambda: d2lpar.width(3), "graph"),
     "critical_path": (lambda: d2lpar.critical_path({}), "graph"),
     "plot_timelines": (lambda: d2lpar.plot_timelines({}), "timeline"),
@@ -131,13 +107,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_a_function_cannot_work_with_it_names_with_a_way_out(name):
+def test_a_function_names_an_argument_that_it_cannot_use_and_a_way_out(name):
     call, words = BAD[name]
     with pytest.raises((ValueError, TypeError, D2lparError), match=words):
         call()
 
 
-def test_an_error_of_the_device_comes_as_it_is():
+def test_an_error_of_the_device_is_not_changed():
     @jax.jit
     def too_large(x):
         return x.sum() + jnp.zeros((10**8, 10**7))

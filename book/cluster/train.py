@@ -22,7 +22,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType
 
 EXAMPLES, ROWS, INPUTS, HIDDEN, RATE = 1000, 64, 8, 32, 0.05
-SAVED = 200  # The exit status after SIGTERM: that of no signal, and srun returns the highest.
+SAVED = 200  # The exit status after SIGTERM. No signal has it, and srun returns the highest.
 log = logging.getLogger("train")
 
 

@@ -1,14 +1,13 @@
-"""The chapters as Colab runs them: alone in a folder, in an environment that has no d2lpar yet.
+"""The chapters as Colab runs them: alone in a folder, in an environment without d2lpar.
 
-With the JAX of Colab and, where it is here, with its Python, but with few rounds, and beside other
-tests: that a claim holds is the book build's to say, and what `make evidence` is for. The
-solutions run with that JAX each week (`make matrix`).
+The environment has Colab's JAX, and in one of the jobs of CI also Colab's Python. The notebooks run
+few rounds, next to other tests, so no claim is tested here: the build of the book and
+`make evidence` test them. `make matrix` runs the solutions with this JAX each week.
 """
 
 import fcntl
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,37 +21,20 @@ from d2lpar.book import claims, exercises, explore
 
 NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks() if path.parent.name == "book"]
 IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
-PYTHON = "3.13"  # Colab's, as is this JAX.
 PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
-FIRST_CELL = 1  # Of code, in each of them.
+FIRST_CELL = 1  # The index of the first cell of code in each notebook.
 ADDRESS = "https://github.com/d2lpar/d2lpar"
 
 
-def commit_tree(path):
-    """Make a repository whose branch `main` is the tree as it stands here."""
-    listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.check_output(listed, cwd=ROOT, text=True).split("\0"):
-        if name and (ROOT / name).is_file():
-            (path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, path / name)
-    for command in (
-        ["init", "--quiet", "--initial-branch=main"],
-        ["add", "--all"],
-        ["-c", "user.name=d2lpar", "-c", "user.email=", "commit", "--quiet", "--message=tree"],
-    ):
-        subprocess.run(["git", *command], cwd=path, check=True)
-
-
-def interpreter_of_colab():
-    """Return Colab's Python, or this one where it is not here.
-
-    pyenv answers to names of more than it has.
-    """
-    try:
-        there = subprocess.run([f"python{PYTHON}", "-c", ""], capture_output=True).returncode == 0
-    except FileNotFoundError:
-        there = False
-    return PYTHON if there else sys.executable
+def commit_tree(repository):
+    """Make a bare repository whose branch `main` has the files of this tree."""
+    subprocess.run(
+        ["git", "init", "--quiet", "--bare", "--initial-branch=main", repository], check=True
+    )
+    git = ["git", f"--git-dir={repository}", f"--work-tree={ROOT}"]
+    subprocess.run([*git, "add", "--all"], cwd=ROOT, check=True)
+    author = ["-c", "user.name=d2lpar", "-c", "user.email="]
+    subprocess.run([*git, *author, "commit", "--quiet", "--message=tree"], cwd=ROOT, check=True)
 
 
 class Colab(NamedTuple):
@@ -65,11 +47,11 @@ class Colab(NamedTuple):
         return self.folder / "venv" / "bin" / "python"
 
     def run(self, tool, *arguments):
-        """Run a tool of the environment that runs the tests; return what it prints."""
-        mine = ("D2LPAR", "JAX", "JUPYTER", "PYTHON", "UV_", "VIRTUAL_ENV")
+        """Run a tool of the environment that runs the tests; return its output."""
+        ours = ("D2LPAR", "JAX", "JUPYTER", "PYTHON", "UV_", "VIRTUAL_ENV")
         environment = {
-            **{name: value for name, value in os.environ.items() if not name.startswith(mine)},
-            # What the first cell asks of the repository's address, this one answers.
+            **{name: value for name, value in os.environ.items() if not name.startswith(ours)},
+            # Git gets the repository's address from the checkout instead.
             "GIT_CONFIG_COUNT": "1",
             "GIT_CONFIG_KEY_0": f"url.{(self.folder / 'checkout').as_uri()}.insteadOf",
             "GIT_CONFIG_VALUE_0": ADDRESS,
@@ -81,7 +63,7 @@ class Colab(NamedTuple):
         return done.stdout
 
     def execute(self, name, notebook):
-        """Run a notebook to its end, alone in a folder, and return it."""
+        """Run all cells of a notebook, alone in a folder, and return the notebook."""
         path = self.folder / name
         path.parent.mkdir(parents=True)
         nbformat.write(notebook, path)
@@ -89,15 +71,15 @@ class Colab(NamedTuple):
         return nbformat.read(path, as_version=4)
 
     def installed(self):
-        """Return what is installed, a line each."""
+        """Return the installed distributions, one per line."""
         return self.run("uv", "pip", "freeze", "--python", self.python).splitlines()
 
     def set_up(self):
-        """Make it, and let the first cell of a notebook install what is not there yet."""
+        """Make the environment, and run the first cell of a notebook, which installs d2lpar."""
         self.folder.mkdir()
         commit_tree(self.folder / "checkout")
         venv = self.python.parent.parent
-        self.run("uv", "venv", "--quiet", "--seed", "--python", interpreter_of_colab(), venv)
+        self.run("uv", "venv", "--quiet", "--seed", "--python", sys.executable, venv)
         install = "uv", "pip", "install", "--quiet", "--compile-bytecode", "--python", self.python
         self.run(*install, *PREINSTALLED)
         kernel = self.folder / "kernels" / "colab"
@@ -114,10 +96,10 @@ class Colab(NamedTuple):
 
 @pytest.fixture(scope="session")
 def colab(tmp_path_factory):
-    """A Colab, made once, and what was installed before and after the first cell had run."""
+    """A Colab, made once, and the distributions installed before and after the first cell."""
     here = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        here = here.parent  # All of them share it.
+        here = here.parent  # The folder that all worker processes share.
     colab, known = Colab(here / "colab"), here / "colab.json"
     with open(here / "colab.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -128,17 +110,17 @@ def colab(tmp_path_factory):
 
 QUICK = f"""{FEW_ROUNDS}
 import functools
-import d2lpar.book.automatic_parallelism as of_chapter_2
+import d2lpar.book.automatic_parallelism as chapter_2
 import d2lpar.book.workloads
 
 d2lpar.record_typical = functools.partial(d2lpar.record_typical, times=1)
-of_chapter_2.record_copies = functools.partial(of_chapter_2.record_copies, times=2)
+chapter_2.record_copies = functools.partial(chapter_2.record_copies, times=2)
 d2lpar.book.workloads.training_size = lambda hidden: ((512, 64, 64, 1), 64)
 """
 
 
 def measuring_little(path):
-    """Return a notebook that measures as little as it can once its first cell has run."""
+    """Return a notebook that measures little once its first cell has installed d2lpar."""
     notebook = nbformat.read(path, as_version=4)
     notebook.cells.insert(FIRST_CELL + 1, nbformat.v4.new_code_cell(QUICK))
     return notebook
@@ -157,17 +139,17 @@ def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, n
     executed = colab[0].execute(name.with_suffix("") / name.name, measuring_little(notebook))
     page = html.parent / "jupyter_execute" / notebook.relative_to(ROOT)
     assert objects_in(executed) == objects_in(nbformat.read(page, as_version=4)) != []
-    # Of what the book makes for its own pages, Colab shows the HTML.
+    # Colab cannot show the book's own MIME types, and shows the HTML beside them.
     assert all("text/html" in data for data in shown_by(executed) if explore.MIME_TYPE in data)
 
 
 def shown_by(notebook):
-    """Return the data of the outputs of an executed notebook, by MIME type."""
+    """Return the data of each output of an executed notebook, by MIME type."""
     return [out.get("data", {}) for cell in notebook.cells for out in cell.get("outputs", [])]
 
 
 def objects_in(notebook):
-    """Return which figures, explorables, exercises and claims there are, in their order."""
+    """Return the figures, explorables, exercises and claims of a notebook, in order."""
     return [
         (kind, data[kind]["sentence"] if kind == claims.MIME_TYPE else "")
         for data in shown_by(notebook)

@@ -1,18 +1,20 @@
-"""What README's `pip install` gives: the package in an environment without any of its extras."""
+"""The wheel, and the package that README's `pip install` installs: without any of its extras."""
 
+import email
 import re
 import subprocess
 import sys
+import zipfile
 from importlib.metadata import distribution, requires
-from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from run_notebook import ROOT
 
 import d2lpar
+from d2lpar.book.recorded import FOLDER
 
-pytestmark = pytest.mark.xdist_group("plain install")  # One environment for all.
+pytestmark = pytest.mark.xdist_group("plain install")  # The tests share one environment.
 
 NEEDED = {
     "plot_graph({})": ("networkx", "plot"),
@@ -23,7 +25,7 @@ NEEDED = {
 
 
 def needed_by(name):
-    """Return the names of all distributions that this one needs without extras."""
+    """Return the names of all distributions that a distribution needs without extras."""
     names = set()
     for requirement in map(Requirement, requires(name) or ()):
         if not requirement.marker or requirement.marker.evaluate({"extra": ""}):
@@ -32,51 +34,49 @@ def needed_by(name):
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """A function that runs a program there, and returns what it prints."""
-    folder = tmp_path_factory.mktemp("plain")
-    uv = Path(sys.executable).with_name("uv")
-    build = f"from hatchling.build import build_wheel; build_wheel({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", build], cwd=ROOT, check=True)
-    (wheel,) = folder.glob("*.whl")
-    for command in [
-        ["venv", "--python", sys.executable, "venv"],
-        ["pip", "install", "--offline", "--no-deps", "--python", "venv", wheel],
-    ]:
-        subprocess.run([uv, "--quiet", *command], cwd=folder, check=True)
-    (site_packages,) = folder.glob("venv/lib/*/site-packages")
+def wheel(tmp_path_factory):
+    """The path of a wheel built from the tree."""
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = folder.iterdir()
+    return path
+
+
+@pytest.fixture(scope="module")
+def python(wheel):
+    """A function that runs a program with the wheel installed, and returns its output."""
+    site = wheel.parent / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(site)
     for name in needed_by("d2lpar"):
-        # What an index would give is here already: the package and its metadata, linked.
+        # Instead of a download, a link to the package and the metadata of this environment.
         for entry in {file.parts[0] for file in distribution(name).files} - {"..", "__pycache__"}:
-            (site_packages / entry).symlink_to(distribution(name).locate_file(entry))
+            (site / entry).symlink_to(distribution(name).locate_file(entry))
 
     def python(program, status=0):
-        command = [folder / "venv" / "bin" / "python", "-I", "-c", program]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+        program = f"import sys; sys.path.append({str(site)!r})\n{program}"
+        command = [sys.executable, "-I", "-S", "-c", program]  # -S: without this environment.
+        done = subprocess.run(command, cwd=wheel.parent, capture_output=True, text=True)
         assert done.returncode == status, done.stderr
         return done.stdout if status == 0 else done.stderr
 
     return python
 
 
-def test_every_name_is_there_for_the_star_for_inspect_and_for_completion(python):
+def test_the_star_inspect_completion_and_help_have_every_name(python):
     program = """
 from d2lpar import *
-import d2lpar, inspect, rlcompleter
+import d2lpar, inspect, pydoc, rlcompleter
 print(*d2lpar.__all__)
 print(*(name for name in d2lpar.__all__ if name in globals()))
 print(*(name for name, _ in inspect.getmembers(d2lpar)))
 print(*rlcompleter.Completer({"d2lpar": d2lpar}).attr_matches("d2lpar."))
+pydoc.help(d2lpar)
 """
-    public, *seen = [set(re.findall(r"\w+", line)) for line in python(program).splitlines()]
+    public, *others = [set(re.findall(r"\w+", t)) for t in python(program).split("\n", 4)]
     assert len(public) > 50
-    assert [public - names for names in seen] == [set()] * 3
-
-
-def test_help_tells_of_every_name_also_of_those_that_cannot_be_called_here(python):
-    public, told = python("import d2lpar; print(*d2lpar.__all__); help(d2lpar)").split("\n", 1)
-    assert set(public.split()) - set(re.findall(r"\w+", told)) == set()
-    assert "Draw a computational graph in layers" in told
+    assert [public - names for names in others] == [set()] * 4
 
 
 @pytest.mark.parametrize("call", NEEDED)
@@ -91,5 +91,22 @@ def test_the_example_of_the_readme_runs(python):
     assert re.match(r"product, \d+ repeats\n  dispatch  .*\n  total  ", python(program))
 
 
-def test_the_version_is_that_of_the_package(python):
-    assert python("import d2lpar; print(d2lpar.__version__)").strip() == d2lpar.__version__
+def test_the_wheel_has_the_package_with_types_and_results_and_few_requirements(wheel, python):
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        (path,) = (name for name in names if name.endswith("METADATA"))
+        metadata = email.message_from_bytes(archive.read(path))
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "d2lpar").rglob("*.py")}
+    stubs = {str(path.relative_to(ROOT)) for path in (ROOT / "d2lpar").rglob("*.pyi")}
+    recorded = {str(path.relative_to(ROOT)) for path in FOLDER.glob("*.json")}
+    inside = {name for name in names if ".dist-info/" not in name}
+    assert inside == modules | stubs | recorded | {"d2lpar/py.typed"}
+    needed = metadata.get_all("Requires-Dist")
+    always = {re.match(r"[\w-]+", need)[0] for need in needed if "extra ==" not in need}
+    assert always == {"jax", "jaxlib", "lazy-loader", "numpy", "psutil"}
+    extras = metadata.get_all("Provides-Extra")
+    assert {"plot", "processes", "book", "cuda12", "cuda13"} == set(extras)
+    assert metadata["License-Expression"] == "MIT"
+    assert "# Asynchronous and Parallel Computation in JAX" in metadata.get_payload()
+    version = python("import d2lpar; print(d2lpar.__version__)").strip()
+    assert version == metadata["Version"] == d2lpar.__version__
