@@ -89,9 +89,7 @@ def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
     return _init_mlp(key, tuple(sizes))
 
 
-@functools.partial(
-    jax.jit, static_argnums=1
-)  # Without jit, JAX would compile each shape separately.
+@functools.partial(jax.jit, static_argnums=1)  # Without jit, each shape compiles separately.
 def _init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
