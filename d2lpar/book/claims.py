@@ -33,15 +33,7 @@ VERDICTS = {
 class Claim:
     """A sentence with the measurements that it states and the comparisons that test it.
 
-    The arguments of `claim` become its attributes.
-
-    Attributes:
-        sentence: The sentence, with a place in braces for each number, such as `"{gain}"`.
-        predicates: Comparisons of measured quantities; all must hold.
-        otherwise: The likely reason if it does not hold.
-        needs: The condition that this machine does not meet, such as `"a GPU"`, or None.
-        key: The id of the claim in all evidence, unchanged when the wording changes; may be empty.
-        numbers: The quantity for each place in the sentence.
+    Its attributes are the arguments of `claim`; each of the `numbers` is a quantity.
     """
 
     sentence: str

@@ -25,14 +25,12 @@ print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
     assert run_python(program) == f"True '' {forms}"
 
 
-def test_outside_a_notebook_nothing_is_shown(capsys):
+@pytest.mark.parametrize("has_ipython", [True, False])
+def test_outside_a_notebook_nothing_is_shown(has_ipython, monkeypatch, capsys):
+    if not has_ipython:
+        monkeypatch.setitem(sys.modules, "IPython", None)  # The import then fails.
     assert show_in_notebook(ELSEWHERE) is False
     assert capsys.readouterr() == ("", "")
-
-
-def test_without_ipython_nothing_is_shown(monkeypatch):
-    monkeypatch.setitem(sys.modules, "IPython", None)  # What is None there cannot be imported.
-    assert show_in_notebook(ELSEWHERE) is False
 
 
 def contrast_with_white(color):

@@ -4,7 +4,7 @@ from drawings import style_of_the_book, svg
 from d2lpar import Quantity, once
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
-# What each finding compares with its bound, computed by hand from the printed rows.
+# The medians of the findings, computed by hand from the printed rows.
 BY_HAND = {
     "A1": [0.8840 / 0.0044, 0.8840 / 0.7144],
     "A4": [0.0046 / 0.0044, 0.0048 / 0.0044, 0.0145 / 0.0044],

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import Measurement, Quantity, cpu, host_memory
+from d2lpar import cpu, host_memory
 from d2lpar.book import workloads
 from d2lpar.book.workloads import (
     Work,
@@ -129,14 +129,26 @@ def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
 
 
 @pytest.fixture
-def work(monkeypatch):
-    """Work whose links take a millisecond each, by a clock that nothing disturbs."""
+def take(monkeypatch):
+    """A function that sets the seconds that each measurement finds."""
 
-    def measured(function, matrix, length):
-        times = Quantity("time", (length / 1000,) * 9, "s")
-        return Measurement("chain", times, times)
+    def take(*seconds):
+        found = (SimpleNamespace(total=SimpleNamespace(median=median)) for median in seconds)
+        monkeypatch.setattr(workloads, "measure", lambda *_: next(found))
 
-    monkeypatch.setattr(workloads, "measure", measured)
+    return take
+
+
+@pytest.fixture
+def take_on_gpu(take, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu")])
+    return take
+
+
+@pytest.fixture
+def work(take):
+    """Work whose links take a millisecond each: the probe on a CPU has 2000 of them."""
+    take(2)
     return Work(cpu(1))
 
 
@@ -155,32 +167,16 @@ def test_work_is_a_chain_on_its_device_with_a_matrix_too_small_to_be_split_over_
     np.testing.assert_array_equal(work(0.003, after=result), chain(result, 3))
 
 
-@pytest.fixture
-def gpu_that_takes(monkeypatch):
-    """Let JAX's default device pass for a GPU; the seconds of each measurement are given."""
-
-    def pretend(*seconds):
-        medians = iter(seconds)
-        monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="gpu")])
-        monkeypatch.setattr(
-            workloads,
-            "measure",
-            lambda *_: SimpleNamespace(total=SimpleNamespace(median=next(medians))),
-        )
-
-    return pretend
-
-
 @pytest.mark.parametrize(("seconds", "rows"), [(0.01, 8192), (0.005, 16384), (100, 64)])
-def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(gpu_that_takes, seconds, rows):
-    gpu_that_takes(seconds)  # For 16384 examples.
+def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(take_on_gpu, seconds, rows):
+    take_on_gpu(seconds)  # For 16384 examples.
     assert training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
 
 
-def test_on_a_fast_gpu_a_link_is_so_long_that_python_is_ahead(gpu_that_takes):
-    gpu_that_takes(20 * 1e-4, 20 * 8e-4)
+def test_on_a_fast_gpu_a_link_is_so_long_that_python_is_ahead(take_on_gpu):
+    take_on_gpu(20 * 1e-4, 20 * 8e-4)
     work = Work()
     assert work.matrix.shape == (4096, 4096)
     assert work.links(8e-3) == 10
-    gpu_that_takes(20 * 3e-4)
+    take_on_gpu(20 * 3e-4)
     assert Work().matrix.shape == (2048, 2048)
