@@ -104,14 +104,8 @@ def cores_busy(function: Callable[[], Any], times: int = 3) -> float:
 
 def meetings(timeline: Timeline) -> int:
     """Return how many all-reduces each device took part in, by the profiler's events."""
-    return max(
-        Counter(
-            event.device
-            for event in timeline.events
-            if re.match("(all-reduce|psum)", event.operator)
-        ).values(),
-        default=0,
-    )
+    all_reduces = (e for e in timeline.events if re.match("(all-reduce|psum)", e.operator))
+    return max(Counter(event.device for event in all_reduces).values(), default=0)
 
 
 # --- Copying while the next result is computed ----------------------------------------------------

@@ -58,16 +58,16 @@ class Claim:
                 f"The claim {self.sentence!r} has nothing to check: give a comparison."
             )
         places = _places_in(self.sentence)
-        if places - self.numbers.keys() and not self.needs:
+        missing = ", ".join(sorted(places - self.numbers.keys()))
+        if missing and not self.needs:
             raise ValueError(
-                f"The claim {self.sentence!r} has places without a number, "
-                f"{_listed(places - self.numbers.keys())}: pass each by its name, "
-                "claim(..., gain=ratio)."
+                f"The claim {self.sentence!r} has places without a number, {missing}: pass each "
+                "by its name, claim(..., gain=ratio)."
             )
-        if left_over := self.numbers.keys() - places:
+        if left_over := ", ".join(sorted(self.numbers.keys() - places)):
             raise ValueError(
-                f"The claim {self.sentence!r} has no place for {_listed(left_over)}: write the "
-                "name in braces where the number belongs."
+                f"The claim {self.sentence!r} has no place for {left_over}: write the name in "
+                "braces where the number belongs."
             )
 
     @property
@@ -281,10 +281,6 @@ def _places_in(sentence: str) -> set[str]:
             "that belongs to the text."
         ) from error
     return {name for _, name, _, _ in parts if name is not None}
-
-
-def _listed(names) -> str:
-    return ", ".join(sorted(names))
 
 
 def claim(

@@ -2,6 +2,7 @@
 
 import html
 import re
+import sys
 
 VERDICT_COLORS = {
     "holds": "#13795b",
@@ -41,13 +42,11 @@ def badge(words: str, color: str) -> str:
 
 def show_in_notebook(made: object) -> bool:
     """Display an object in all its forms in a notebook; return False outside a notebook."""
-    try:
-        from IPython import get_ipython
-        from IPython.display import display
-    except ImportError:
+    ipython = sys.modules.get("IPython")  # Every notebook has imported IPython.
+    if not ipython or not ipython.get_ipython():
         return False
-    if not get_ipython():
-        return False
+    from IPython.display import display
+
     # With raw=True, display adds no repr to these forms.
     display(made._repr_mimebundle_(), raw=True)
     return True

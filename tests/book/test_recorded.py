@@ -59,7 +59,6 @@ print(files.count(".json") == len(list(FOLDER.glob("*.json"))))
 @pytest.mark.parametrize(
     ("devices", "words"),
     [
-        ("1 x cpu", "a CPU with 2 cores"),
         ("8 x cpu, 1 x NVIDIA A100-SXM4-40GB", "an A100-SXM4-40GB"),
         ("1 x cpu, 1 x NVIDIA L4", "an L4"),
         ("1 x cpu, 1 x Tesla T4", "a Tesla T4"),

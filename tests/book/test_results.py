@@ -130,16 +130,12 @@ def test_what_machines_have_recorded_can_be_read(published):
 def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
     path.write_text(WHOLE, encoding="utf-8")
     expected = Results(
-        name="here",
-        machine=Machine("Ångström 1", 4, 8, "Linux", "3 x cpu", "570.1"),
-        versions={"Python": "3.11.2", "jax": "0.7.2"},
-        commit="abc1234",
-        date="2026-11-21T12:00:00+00:00",
-        load=1.5,
+        **{key: HERE[key] for key in ("name", "versions", "commit", "date", "load")},
+        machine=Machine(**HERE["machine"]),
         claims={"book/b": (HOLDS, FAILS), "book/a": (UNTESTABLE, UNDECIDED)},
         experiments=(ExperimentResult("P4", "two", TWO), ExperimentResult("A6", "", LOOP)),
     )
-    assert repr(asdict(load(path))) == repr(asdict(expected))  # -0.0 equals 0.0 but for its repr.
+    assert repr(asdict(load(path))) == repr(asdict(expected))  # Only its repr tells -0.0 from 0.0.
 
 
 GONE = object()
