@@ -55,8 +55,8 @@ def fair_matrix(
 ) -> tuple[jax.Array, float]:
     """Make a square matrix so small that ten calls of a function take under a tenth of a second.
 
-    The size is halved until the calls are fast enough, but not below 250. Returns the matrix and
-    the seconds of one call.
+    The size is halved until the calls are fast enough or the size is at most 250. Returns the
+    matrix and the seconds of one call.
     """
     rng = np.random.default_rng(0)
     while True:

@@ -3,7 +3,6 @@
 import functools
 import itertools
 import mmap
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -81,16 +80,12 @@ def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
 
 
-def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
+@functools.partial(jax.jit, static_argnums=1)  # Without jit, each shape compiles separately.
+def init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
     """Make the weights and biases of a perceptron, given the units of each layer, inputs first.
 
     The weights are scaled for ReLU (He et al., 2015, Delving Deep into Rectifiers, eq. 10).
     """
-    return _init_mlp(key, tuple(sizes))
-
-
-@functools.partial(jax.jit, static_argnums=1)  # Without jit, each shape compiles separately.
-def _init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         key, draw = jax.random.split(key)
