@@ -238,12 +238,12 @@ class Pipeline:
                 are dispatched.
             iterations: The number of iterations that the model predicts.
         """
-        one = times["one iteration"]
-        t1 = one.dispatch.rename("t1")
+        iteration = times["one iteration"]
+        t1 = iteration.dispatch.rename("t1")
         # The eight more calls wait in the queue, so each adds only its computing.
-        more = times["nine calls"].total - times["one call"].total
-        t2 = (more / 8).rename("t2")
-        rounds = list(zip(one.total.samples, t1.samples, t2.samples, strict=True))
+        eight_calls = times["nine calls"].total - times["one call"].total
+        t2 = (eight_calls / 8).rename("t2")
+        rounds = list(zip(iteration.total.samples, t1.samples, t2.samples, strict=True))
         level = times.level
 
         def model(name, seconds):
@@ -304,9 +304,9 @@ def explore_pipeline() -> Explorable:
     ]
     # The axis has a fixed scale, so that a bar grows visibly with its slider.
     scale = alt.Scale(domain=[0, _TURNS * sum(_LONGEST.values())], nice=False)
-    known = f"{_computed('(datum.k - L)')} + t3"
+    returned = f"{_computed('(datum.k - L)')} + t3"
     operations = alt.Chart(alt.sequence(_TURNS, as_="k")).transform_calculate(
-        dispatched=f"t1 + max(datum.k * t1, datum.k < L ? 0 : {known})",
+        dispatched=f"t1 + max(datum.k * t1, datum.k < L ? 0 : {returned})",
         computed=_computed("datum.k"),
     )
     last = _TURNS - 1

@@ -80,13 +80,13 @@ def fair_calls(
     if len({(device.platform, size) for device, size in zip(devices, sizes, strict=True)}) == 1:
         x, _ = fair_matrix(function, devices[0], sizes[0])
         return [Repeated(function, jax.device_put(x, device), 10) for device in devices]
-    made = [
+    matrices = [
         fair_matrix(function, device, size) for device, size in zip(devices, sizes, strict=True)
     ]
-    slowest = max(seconds for _, seconds in made)
+    slowest = max(seconds for _, seconds in matrices)
     return [
         Repeated(function, x, min(_MOST_CALLS, round(10 * slowest / seconds)))
-        for x, seconds in made
+        for x, seconds in matrices
     ]
 
 
@@ -154,9 +154,9 @@ def copy_times(
 
     def in_turn():
         timer = Timer()
-        made = jax.block_until_ready([make(index) for index in range(COPIES)])
+        arrays = jax.block_until_ready([make(index) for index in range(COPIES)])
         computing = timer.stop()
-        return arrive([(array, send(array)) for array in made]), computing
+        return arrive([(array, send(array)) for array in arrays]), computing
 
     def at_once():
         pairs = []

@@ -147,14 +147,15 @@ class Claim:
             today      "With 20 turns, {gain} times as fast."           has another number of turns
             today      "With 16 turns, it takes {time}."                has a place without a number
         """
-        places, found = _places_in(self.sentence), []
+        places, records = _places_in(self.sentence), []
         for record in claims_recorded(self.key):
             claim = Claim.from_dict(record.claim)
             same_digits = _digits_in(claim.sentence) == _digits_in(self.sentence)
             if not claim.needs and same_digits and places <= claim.numbers.keys():
                 numbers = {place: claim.numbers[place] for place in places}
-                found.append((record, replace(claim, sentence=self.sentence, numbers=numbers)))
-        return found
+                claim = replace(claim, sentence=self.sentence, numbers=numbers)
+                records.append((record, claim))
+        return records
 
     @property
     def _doubt(self) -> str:
@@ -191,13 +192,13 @@ class Claim:
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
         key, numbers = data.get("key", ""), data.get("numbers", {})  # Not in files before 0.2.0.
         numbers = {name: Quantity(**number) for name, number in numbers.items()}
-        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
-        if made.verdict != data["verdict"]:
+        claim = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
+        if claim.verdict != data["verdict"]:
             raise ValueError(
-                f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
-                f"samples follows {made.verdict!r}: they were not written together."
+                f"The claim {claim.sentence!r} has the verdict {data['verdict']!r}, but its "
+                f"samples give {claim.verdict!r}: the two were not written together."
             )
-        return made
+        return claim
 
     def __str__(self):
         detail = f": {self.detail}" if self.detail else ""
@@ -259,11 +260,11 @@ class Claim:
     def _headline(self, tested: "Claim", where: str, detail: str) -> str:
         """Return the text with the verdict of the claim that was tested, here or elsewhere."""
         verdict = badge(tested._in_words(where), VERDICT_COLORS[tested.verdict])
-        shown = f"{with_code(self.text)} {verdict}"
+        headline = f"{with_code(self.text)} {verdict}"
         if self._bound:
             style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
-            shown += f' <span style="{style}">{with_code(self._bound)}</span>'
-        return f"{shown} {with_code(detail)}." if detail else shown
+            headline += f' <span style="{style}">{with_code(self._bound)}</span>'
+        return f"{headline} {with_code(detail)}." if detail else headline
 
 
 def _digits_in(sentence: str) -> list[str]:
@@ -324,15 +325,15 @@ def claim(
         name: number if isinstance(number, Quantity) else exact(name, number)
         for name, number in numbers.items()
     }
-    made = Claim(sentence, predicates, otherwise, needs, key, quantities)
+    shown = Claim(sentence, predicates, otherwise, needs, key, quantities)
     named: dict[str, Quantity] = {}
-    for row in made.rows:
+    for row in shown.rows:
         if named.setdefault(row.name, row).samples != row.samples:
             raise ValueError(
                 f"The claim {sentence!r} has two quantities named {row.name!r}, which its table "
                 "could not tell apart: rename() one of them."
             )
-    if not show_in_notebook(made):
-        print(made)
-    if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
-        raise AssertionError(str(made))
+    if not show_in_notebook(shown):
+        print(shown)
+    if shown.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
+        raise AssertionError(str(shown))

@@ -40,7 +40,7 @@ def badge(words: str, color: str) -> str:
     )
 
 
-def show_in_notebook(made: object) -> bool:
+def show_in_notebook(value: object) -> bool:
     """Display an object in all its forms in a notebook; return False outside a notebook."""
     ipython = sys.modules.get("IPython")  # Every notebook has imported IPython.
     if not ipython or not ipython.get_ipython():
@@ -48,5 +48,5 @@ def show_in_notebook(made: object) -> bool:
     from IPython.display import display
 
     # With raw=True, display adds no repr to these forms.
-    display(made._repr_mimebundle_(), raw=True)
+    display(value._repr_mimebundle_(), raw=True)
     return True

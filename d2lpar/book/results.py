@@ -35,8 +35,8 @@ def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
     The notebook is as `nbformat` or `json` reads it from its file.
     """
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
-    shown = (output.get("data", {}) for output in outputs)  # Printed text has no data.
-    return [data[mime_type] for data in shown if mime_type in data]
+    bundles = (output.get("data", {}) for output in outputs)  # Printed text has no data.
+    return [data[mime_type] for data in bundles if mime_type in data]
 
 
 @dataclass(frozen=True)
