@@ -63,12 +63,6 @@ class ExperimentResult:
                 f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
                 f"found {', '.join(self.rows) or 'none'}."
             )
-        for row, quantity in self.rows.items():
-            if not isinstance(quantity, Quantity):
-                raise ValueError(
-                    f"{row!r} of experiment {self.experiment} must be a quantity, found "
-                    f"{quantity!r}: keep what was measured, or `exact`."
-                )
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
@@ -87,8 +81,7 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
         variant: The difference to other runs of the same experiment; may be empty.
 
     Raises:
-        ValueError: If there is no such experiment, or if rows are missing, too many, or no
-            quantities.
+        ValueError: If there is no such experiment, or if rows are missing or too many.
     """
     show_in_notebook(ExperimentResult(experiment, variant, rows))
 

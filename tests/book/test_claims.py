@@ -330,11 +330,7 @@ def test_a_claim_comes_back_from_the_json_of_a_notebook_as_it_was(made):
     assert Claim.from_dict(data)._repr_mimebundle_() == bundle
 
 
-@pytest.mark.parametrize(
-    ("made", "claimed"),
-    [(Claim(SENTENCE, (HOLDS,)), "fails"), (Claim(SENTENCE, (FAILS,)), "holds")],
-)
-def test_a_verdict_that_does_not_follow_from_the_samples_is_refused(made, claimed):
-    refusal = f"{SENTENCE!r} has the verdict {claimed!r}, but its samples give {made.verdict!r}: "
-    with pytest.raises(ValueError, match=refusal):
-        Claim.from_dict(made.as_dict() | {"verdict": claimed})
+def test_a_verdict_that_does_not_follow_from_the_samples_is_refused():
+    data = Claim(SENTENCE, (HOLDS,)).as_dict() | {"verdict": "fails"}
+    with pytest.raises(ValueError, match=f"{SENTENCE!r} .* 'fails', but its samples give 'holds'"):
+        Claim.from_dict(data)

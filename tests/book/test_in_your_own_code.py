@@ -58,7 +58,8 @@ def train_with_all(axis_type="Auto"):
         return jax.jit(add, donate_argnums=0)(state, batch)
 
     def evaluate(examples, counts):
-        assert examples.sharding.is_equivalent_to(by_row, examples.ndim)
+        # On a GPU, a NumPy array would hold Python until it is copied.
+        assert all(x.sharding.is_equivalent_to(by_row, 1) for x in (examples, counts))
         return jax.jit(lambda x, c: jnp.sum(x * c))(examples, counts)
 
     with (
@@ -228,12 +229,7 @@ def test_an_evaluation_counts_each_example_once_in_batches_of_one_size(count):
         compiled.append(inputs.shape)
         return {"right": jnp.sum(counts & (labels == 1)), "sum": jnp.sum(inputs.T * counts)}
 
-    def on_devices(*arguments):
-        # On a GPU, a NumPy array would hold Python until it is copied.
-        assert all(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(arguments))
-        return evaluate(*arguments)
-
-    sums = recipe("evaluate_evenly")(on_devices, (inputs, labels), ROWS, jax.device_put)
+    sums = recipe("evaluate_evenly")(evaluate, (inputs, labels), ROWS, jax.device_put)
     assert sums == {"right": (labels == 1).sum(), "sum": inputs.sum()}
     assert compiled == [(ROWS, 2)]
 
@@ -327,14 +323,11 @@ def test_the_profiler_records_a_few_steps_and_is_stopped_in_a_shorter_run(
         yield
         events.append("stop")
 
-    def train_step(parameters, batch, targets):
-        events.append(batch)
-        return parameters, 0.0
-
     monkeypatch.setattr(jax.profiler, "trace", trace)
     block = block_with("jax.profiler.trace").replace("range(200)", f"range({steps})")
-    names = {"parameters": jnp.ones(2), "targets": None, "train_step": train_step}
-    exec(block, names | {"jax": jax, "read": lambda number: number})
+    names = {"jax": jax, "parameters": jnp.ones(2), "targets": None, "read": lambda number: number}
+    names["train_step"] = lambda parameters, batch, targets: (parameters, events.append(batch))
+    exec(block, names)
     window = ["start", *recorded, "stop"] if recorded else []
     assert events == [*range(min(100, steps)), *window, *range(106, steps)]
 

@@ -30,7 +30,7 @@ def test_the_records_of_a_key_are_found_newest_first_and_none_of_no_key(folder):
         ("a CPU with 2 cores", False, "1.2.3", old),
     )
     assert claims_recorded("b") == (("a CPU with 2 cores", False, "1.2.3", other),)
-    assert claims_recorded("") == claims_recorded("nothing") == ()
+    assert claims_recorded("") == claims_recorded("unknown") == ()
 
 
 @pytest.mark.parametrize("page", recorded.ON_CPU_DEVICES)
@@ -41,19 +41,12 @@ def test_a_page_on_cpu_devices_is_no_record_of_the_gpu_of_its_machine(folder, pa
     assert claims_recorded("gpu-copies-hide") == (("an H200", True, "1.2.3", copied),)
 
 
-def test_the_files_are_read_at_the_first_claim_that_needs_them_and_only_once(run_python):
-    program = """
-import pathlib
-read, files = pathlib.Path.read_text, []
-pathlib.Path.read_text = lambda path, **kw: files.append(path.suffix) or read(path, **kw)
-from d2lpar.book import Claim
-from d2lpar.book.recorded import FOLDER
-print(files.count(".json"))
-for _ in range(3):
-    Claim("It is {score}.", needs="a GPU", key="cpu-and-gpu-overlap").text
-print(files.count(".json") == len(list(FOLDER.glob("*.json"))))
-"""
-    assert run_python(program).split() == ["0", "True"]
+def test_the_files_are_read_for_the_first_claim_with_a_key_and_only_then(folder):
+    assert claims_recorded("") == ()
+    (folder / "a.json").write_text(file_of(CPU, "2026-01-01", {"key": "a"}))
+    first = claims_recorded("a")
+    (folder / "a.json").unlink()
+    assert claims_recorded("a") == first != ()
 
 
 @pytest.mark.parametrize(

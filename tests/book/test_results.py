@@ -89,7 +89,6 @@ def test_what_is_kept_is_data_in_a_notebook_and_nothing_that_the_reader_sees(mon
         ("A2", LOOP, "no experiment 'A2'; there are A1, A4, A6, A10, P4"),
         ("A6", {}, "has the rows barrier in each turn, barrier at the end; found none"),
         ("A6", LOOP | {"no": exact("no", 1, "s")}, "found .*, barrier at the end, no"),
-        ("A6", LOOP | {"barrier at the end": 2.0}, "'barrier at the end' of .* found 2.0: keep"),
     ],
 )
 def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expected(
