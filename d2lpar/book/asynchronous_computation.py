@@ -276,10 +276,7 @@ def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
 # Only the lowest of the three charts has labels on the shared axis.
 _GRID_ONLY = alt.Axis(labels=False, ticks=False, title=None)
 
-
 _TURNS = 8  # The number of operations that fit side by side on a phone.
-
-
 _LONGEST = {"t1": 6, "t2": 6, "t3": 4}  # The ends of the sliders, in milliseconds.
 
 

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from contextlib import contextmanager
 from functools import partial
@@ -152,6 +153,7 @@ def test_prefetch_reads_in_a_thread_puts_a_step_early_in_yours_and_ends_with_the
     def reading():
         for number in range(1000):
             readers.append(threading.current_thread())
+            time.sleep(0.001)  # A second reader would find the generator at work.
             yield number
 
     def to_device(number):
