@@ -52,11 +52,7 @@ def claims_recorded(key: str) -> tuple[Recorded, ...]:
 
 
 def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]]]:
-    """Return an experiment's rows from the newest record of a machine with a GPU.
-
-    Returns:
-        The machine in words, and for each variant of the experiment its quantities by name.
-    """
+    """Return the newest machine with a GPU, in words, and its rows for an experiment by variant."""
     results = next(file for file in _files(FOLDER) if has_gpu(file["machine"]["devices"]))
     machine = results["machine"]
     rows = {
