@@ -72,10 +72,10 @@ def is_deleted(leaf: Any) -> bool:
 
 def arrays_in(tree: Any) -> list[Any]:
     """Return the arrays of a tree as what can be asked `is_ready`."""
-    return [array for array in map(to_ask, jax.tree.leaves(tree)) if hasattr(array, "is_ready")]
+    return [array for array in map(unwrap_key, jax.tree.leaves(tree)) if hasattr(array, "is_ready")]
 
 
-def to_ask(leaf: Any) -> Any:
+def unwrap_key(leaf: Any) -> Any:
     """Return the data in place of a typed key (`jax.random.key`), which has no `is_ready`."""
     if hasattr(leaf, "is_ready") or not isinstance(leaf, jax.Array):
         return leaf
@@ -287,7 +287,7 @@ class InFlight:
         ends = self._ends.get(key)
         if not ends or any(_devices_of(leaves[i]) != on for on, of in ends.items() for i in of):
             ends = self._ends[key] = _first_and_last(leaves)
-        arrays = [to_ask(leaves[i]) for of in ends.values() for i in sorted(of)]
+        arrays = [unwrap_key(leaves[i]) for of in ends.values() for i in sorted(of)]
         where = frozenset(ends)
         # What the last call returned may have been donated to this one: then so will this one's be.
         donates = not _kept(self._last.get(where, arrays))
@@ -332,7 +332,7 @@ def _first_and_last(leaves: Iterable[Any]) -> dict[_Devices, set[int]]:
 
 
 def _devices_of(leaf: Any) -> _Devices:
-    array = to_ask(leaf)
+    array = unwrap_key(leaf)
     return frozenset(array.sharding.addressable_devices if hasattr(array, "is_ready") else ())
 
 

@@ -34,7 +34,7 @@ from d2lpar._jax.profiler import (
 )
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
-from d2lpar._measure.waiting import ExplainDonation, to_ask, wait_all, wait_for
+from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
 from d2lpar._plain.cores import Control
 from d2lpar._plain.errors import (
     CompilationError,
@@ -333,7 +333,7 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
 
     And when all of them were: the threads, which look at one after the other, may be later.
     """
-    found = jax.tree.map(to_ask, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
+    found = jax.tree.map(unwrap_key, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
     source_of = {id(leaf[1]): leaf[0] for leaf in found if isinstance(leaf, tuple)}
     arrays = [
         array
