@@ -358,7 +358,7 @@ def measure(
     require_values("measure()")
     require_function("measure", function)
     name = name or getattr(function, "__name__", type(function).__name__)
-    question = None if until is None else _Question(until, lambda rounds: rounds[name])
+    question = None if until is None else _Question(until, name)
     rounds = _Rounds([_Timed(name, partial(function, *args), clock, {}, {})], warmup)
     return rounds.take(question, repeats, max_seconds)[name]
 
@@ -522,7 +522,7 @@ def _check_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> Non
     for name, observer in observe.items():
         if name in ("dispatch", "total"):
             raise ValueError(
-                f"compare() itself measures {name!r}: call what you observe by another name."
+                f"compare() itself measures {name!r}: give your observation another name."
             )
         if not callable(observer):
             raise TypeError(
@@ -550,12 +550,10 @@ class _Timed:
     observe: Mapping[str, Callable[[Any], float]]
     units: Mapping[str, str]
     returned_arrays: bool = False
-
-    def __post_init__(self) -> None:
-        self.dispatch: list[float] = []
-        self.total: list[float] = []
-        self.observed: dict[str, list[float]] = {label: [] for label in self.observe}
-        self.devices: set[jax.Device] = set()
+    dispatch: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+    observed: dict[str, list[float]] = field(default_factory=dict)
+    devices: set[jax.Device] = field(default_factory=set)
 
     def warm_up(self) -> None:
         _drain_unless_arrays(wait_for(self.call()))
@@ -577,7 +575,7 @@ class _Timed:
         self.dispatch.append(returned - start)
         self.total.append(ready - start)
         for label, observer in self.observe.items():
-            self.observed[label].append(observer(result))
+            self.observed.setdefault(label, []).append(observer(result))
         self.returned_arrays |= _drain_unless_arrays(result)
         for leaf in jax.tree.leaves(result):
             if isinstance(leaf, jax.Array):
@@ -614,24 +612,24 @@ def _drain_unless_arrays(result: Any) -> bool:
     return has_arrays
 
 
+@dataclass
 class _Rounds:
     """Rounds that each call every function once."""
 
-    def __init__(self, timed: list[_Timed], warmup: int, control: Control | None = None) -> None:
-        require_count("warmup", warmup, at_least=0)
-        self._timed = timed
-        self._warmup = warmup
-        self._control = control
-        self._probes: list[float] = []
+    timed: list[_Timed]
+    warmup: int
+    control: Control | None = None
+    probes: list[float] = field(default_factory=list)
 
     def take(self, question: "_Question | None", repeats: int, max_seconds: float) -> Comparison:
         """Take rounds until the question is decided or the time is up; without one, `repeats`."""
+        require_count("warmup", self.warmup, at_least=0)
         require_count("repeats", repeats, at_least=1)
         require_seconds("max_seconds", max_seconds)
         if question:
             question.require_use()
-        clock = self._timed[0].clock
-        for round_ in range(-self._warmup, 0):
+        clock = self.timed[0].clock
+        for round_ in range(-self.warmup, 0):
             self._call_each(round_)
         started, rounds = clock(), 0
         for look in range(LOOKS if question else 1):
@@ -656,16 +654,16 @@ class _Rounds:
 
     def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
         """Say whether the next look has to wait for more rounds: for `wanted` that count."""
-        if not has_question or not self._control:
+        if not has_question or not self.control:
             return rounds < wanted
         return rounds < wanted or (sum(self._counts()) < wanted and rounds < 2 * wanted)
 
     def _counts(self) -> list[bool]:
         """Return for each round whether the control held."""
-        return [probe < self._control.below for probe in self._probes]
+        return [probe < self.control.below for probe in self.probes]
 
     def _call_each(self, round_: int) -> None:
-        for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):
+        for timed in self.timed if round_ % 2 == 0 else reversed(self.timed):
             try:
                 with ExplainDonation(timed.name):
                     timed.warm_up() if round_ < 0 else timed.time_once()
@@ -674,49 +672,49 @@ class _Rounds:
                 with contextlib.suppress(AttributeError):  # A frozen exception takes no note.
                     error.add_note(f"Raised in {where} of {timed.name!r}.")
                 raise
-        if self._control and round_ >= 0:
-            self._probes.append(self._control.probe())
+        if self.control and round_ >= 0:
+            self.probes.append(self.control.probe())
 
     def _comparison(self, level: float) -> Comparison:
-        all_rounds = [True] * len(self._timed[0].total)
+        all_rounds = [True] * len(self.timed[0].total)
         counts, dropped, needs = all_rounds, 0, None
-        if self._control:
+        if self.control:
             counts = self._counts()
             dropped = counts.count(False)
             if sum(counts) < FEWEST_ROUNDS:
-                counts, needs = all_rounds, self._control.needs
-        measurements = [timed.measurement(level, counts) for timed in self._timed]
+                counts, needs = all_rounds, self.control.needs
+        measurements = [timed.measurement(level, counts) for timed in self.timed]
         return Comparison(measurements, level, dropped, needs)
 
 
 # --- When to stop -----------------------------------------------------------------------------
 
 
+@dataclass
 class _Question:
-    """The claim that a comparison, or a part of it, is to decide."""
+    """The claim that a comparison, or its measurement of this name, is to decide."""
 
-    def __init__(
-        self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds
-    ) -> None:
-        if not callable(until):
+    until: Until
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.until):
             raise ValueError(
-                f"until must be a function of what is measured, found {until!r}: "
+                f"until must be a function of what is measured, found {self.until!r}: "
                 "until=lambda times: times.ratio('a', 'b') < 0.5."
             )
-        self._until = until
-        self._part = part
 
     def require_use(self) -> None:
         """Raise an error if `until` makes no use of the comparison, before anything is run."""
         with contextlib.suppress(_UsedError):
-            self._until(_Unmeasured())
+            self.until(_Unmeasured())
             raise ValueError(
-                "until does not look at what is measured, so no number of rounds could change its "
-                "answer: compare quantities of the comparison that it is given."
+                "until ignores the measured times, so no number of rounds could change its answer: "
+                "compare quantities of the comparison that it is given."
             )
 
     def decided_by(self, comparison: Comparison) -> bool:
-        claim = self._until(self._part(comparison))
+        claim = self.until(comparison[self.name] if self.name else comparison)
         predicates = (claim,) if isinstance(claim, Predicate) else tuple(claim or ())
         if not predicates or not all(isinstance(p, Predicate) for p in predicates):
             raise ValueError(

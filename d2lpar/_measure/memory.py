@@ -103,7 +103,9 @@ class PeakMemory:
     ) -> None:
         require_seconds("interval", interval)
         if interval > threading.TIMEOUT_MAX:
-            raise ValueError(f"interval must be a time that one can wait, found {interval}.")
+            raise ValueError(
+                f"interval must be at most {threading.TIMEOUT_MAX:g} s, found {interval}."
+            )
         self._probe = probe
         self._interval = float(interval)
         self._done = threading.Event()

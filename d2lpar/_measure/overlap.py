@@ -96,7 +96,7 @@ def overlap_score(
         >>> overlap_score(1.0, 2.0, 1.9).broken
         True
     """
-    times = [_seconds(given) for given in (first, second, together)]
+    times = [_seconds(time) for time in (first, second, together)]
     counts = [len(quantity.samples) for quantity in times]
     if len(set(counts)) > 1:
         raise ValueError(
@@ -175,15 +175,15 @@ def measure_overlap(
     return Overlap(compare(functions, until=claim, **options))
 
 
-def _seconds(given: Measurement | Quantity | float) -> Quantity:
-    if isinstance(given, Measurement):
-        return given.total
-    if isinstance(given, Real) and not isinstance(given, bool):
-        return once("printed time", float(given), "s")
-    if isinstance(given, Quantity) and given.unit == "s":
-        return given
+def _seconds(time: Measurement | Quantity | float) -> Quantity:
+    if isinstance(time, Measurement):
+        return time.total
+    if isinstance(time, Real) and not isinstance(time, bool):
+        return once("printed time", float(time), "s")
+    if isinstance(time, Quantity) and time.unit == "s":
+        return time
     raise ValueError(
-        f"An overlap score is made of times in seconds, found {given!r}: pass what `compare` "
+        f"An overlap score is made of times in seconds, found {time!r}: pass what `compare` "
         "measured, or numbers."
     )
 

@@ -61,10 +61,10 @@ class Quantity:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
             raise ValueError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
         try:
-            given = tuple(self.samples)
-            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in given):
+            values = tuple(self.samples)
+            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in values):
                 raise TypeError
-            samples = tuple(map(float, given))
+            samples = tuple(map(float, values))
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
@@ -75,7 +75,7 @@ class Quantity:
         for index, sample in enumerate(self.samples):
             if not math.isfinite(sample):
                 raise ValueError(
-                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed over "
+                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed of "
                     "it. Look for a division by zero or a run that did not finish."
                 )
 
@@ -257,11 +257,11 @@ class Quantity:
         }
 
     def __format__(self, spec: str) -> str:
-        """Write the median as it would stand in a sentence.
+        """Write the median for use in a sentence.
 
         Args:
             spec: Empty for two digits and the unit (a count is written out), `"%"` for a share in
-                percent, or Python's format of a number, such as `".2f"`, to which a unit is added.
+                percent, or Python's format of a number, such as `".2f"`; the unit follows.
 
         Example:
             >>> f"{Quantity('step', (0.0123,), 's'):.2f}"
@@ -316,12 +316,13 @@ def quantities_table(
     rows = []
     for quantity, predicate in pairs:
         alike = [(q, p) for q, p in pairs if q.unit == quantity.unit]
-        ends = [end for q, p in alike for end in (*q.interval, q.median, *_bounds(p))]
+        ends = [end for q, p in alike for end in (*q.interval, q.median, *_finite_bounds(p))]
         ends = list(filter(math.isfinite, ends))
         axis = min(0.0, *ends), max(0.0, *ends)
         low, high = quantity.interval
         finite = math.isfinite(high - low)
-        bar = interval_bar(low, quantity.median, high, axis, _bounds(predicate)) if finite else ""
+        bounds = _finite_bounds(predicate)
+        bar = interval_bar(low, quantity.median, high, axis, bounds) if finite else ""
         value = format_value(quantity.median, quantity.unit)
         row = [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
         if predicates:
@@ -332,13 +333,13 @@ def quantities_table(
     return as_table(header, rows)
 
 
-def _bounds(predicate: "Predicate | None") -> list[float]:
+def _finite_bounds(predicate: "Predicate | None") -> list[float]:
     ends = () if predicate is None else (predicate.low, predicate.high)
     return sorted({end for end in ends if math.isfinite(end)})
 
 
 def in_percent(share: float) -> str:
-    """Write a share in percent, as it would stand in a sentence.
+    """Write a share in percent.
 
     Example:
         >>> in_percent(0.95)
@@ -507,7 +508,7 @@ class Predicate:
         return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"
 
     def __str__(self) -> str:
-        # Not `repr(self.quantity)`: that of an `OverlapScore` adds its warnings.
+        # Not `repr(self.quantity)`: an `OverlapScore` would add its warnings.
         return f"{Quantity.__repr__(self.quantity)}; claimed: {self.describe()}"
 
     def __repr__(self) -> str:

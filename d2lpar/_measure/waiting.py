@@ -6,8 +6,8 @@ end of the queue, and once the sentinel is ready, everything before it is done. 
 an operation as a black box: if the operands are still not ready when the operation has returned, it
 has not waited for them.
 
-`InFlight` keeps the pending calls in a line, oldest first. Before a call for which there is no room
-it waits for the oldest call that still has something to wait for, and so for all before it. In a
+`InFlight` keeps the pending calls in a line, oldest first. If there is no room for a further call,
+it waits for the oldest one that still has something to wait for, and so for all before it. In a
 loop that donates its state, `x = window.submit(step, x)`, this may not be the first in line. With a
 bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call 2:
 
@@ -266,7 +266,7 @@ class InFlight:
 
     @property
     def _pending(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(len(line.calls) for line in self._lines.values())
 
     def __enter__(self) -> "InFlight":
         return self
@@ -298,8 +298,8 @@ class InFlight:
         return self._layouts[key]
 
     def _wait_for_oldest(self) -> None:
-        lines = (line for line in self._lines.values() if line)
-        min(lines, key=lambda line: line.first_number).wait_for_oldest()
+        lines = (line for line in self._lines.values() if line.calls)
+        min(lines, key=lambda line: line.calls[0].number).wait_for_oldest()
 
     def _forget_finished(self) -> None:
         for line in self._lines.values():
@@ -329,15 +329,8 @@ class _Line:
 
     def __init__(self, devices: frozenset[_Devices]) -> None:
         self._devices = devices
-        self._calls: deque[_Call] = deque()
+        self.calls: deque[_Call] = deque()
         self._last_arrays: list[Any] | None = None
-
-    def __len__(self) -> int:
-        return len(self._calls)
-
-    @property
-    def first_number(self) -> int:
-        return self._calls[0].number
 
     def append(self, number: int, arrays: list[Any]) -> None:
         # If this call has deleted the arrays of the last one (they were donated), the next call
@@ -345,7 +338,7 @@ class _Line:
         # arrays. The first call has no last one; its own arrays are not deleted yet.
         last = arrays if self._last_arrays is None else self._last_arrays
         behind = [] if _not_deleted(last) else self._sentinels()
-        self._calls.append(_Call(number, arrays, behind))
+        self.calls.append(_Call(number, arrays, behind))
         self._last_arrays = arrays
 
     def wait_for_oldest(self) -> None:
@@ -367,14 +360,14 @@ class _Line:
             Its position, from 1, and its arrays or sentinels; the end of the line and none if all
             arrays were deleted.
         """
-        for position, call in enumerate(self._calls, 1):
+        for position, call in enumerate(self.calls, 1):
             if arrays := _not_deleted(call.arrays) or call.sentinels:
                 return position, arrays
-        return len(self._calls), []
+        return len(self.calls), []
 
     def _forget(self, count: int) -> None:
         for _ in range(count):
-            self._calls.popleft()
+            self.calls.popleft()
 
     def _sentinels(self) -> list[jax.Array]:
         devices = sorted(frozenset().union(*self._devices), key=lambda device: device.id)

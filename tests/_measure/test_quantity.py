@@ -12,6 +12,7 @@ from d2lpar._measure.quantity import quantities_table
 # Ten samples 1..10: the interval of their median is 2 to 9.
 TEN = Quantity("ten", tuple(range(1, 11)))
 TINY = Quantity("tiny", (1.0, 2.0, 3.0))
+ROUNDED_ALIKE = (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)
 
 
 def drawn(n, seed=0):
@@ -73,7 +74,6 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN < Quantity("more", (9.5,) * 6), "holds"),
         (TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)), "inconclusive"),
         (TEN < Quantity("less", (2.0,) * 6), "fails"),
-        (TEN < exact("eleven", 11), "holds"),
     ],
     ids=str,
 )
@@ -95,6 +95,7 @@ def test_a_predicate_says_what_was_measured_and_what_was_claimed():
     assert str(times.between(0.1, 1)) == f"{measured}; claimed: 100 ms to 1 s"
     both = Quantity("two steps", (0.5, 0.5, 0.5, 0.5, 0.5, 2), "s")
     assert str(times < both) == f"{measured}; claimed: < all of 500 ms to 2 s"
+    assert (TEN > Quantity("rounded alike", ROUNDED_ALIKE)).describe() == "> 1"
 
 
 def test_a_ratio_and_a_difference_are_taken_round_by_round():
@@ -155,10 +156,7 @@ def test_chosen_rounds_and_another_name_change_nothing_else():
         (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
         (lambda: TEN > math.nan, "cannot be compared with nan"),
         (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
-        (
-            lambda: TEN / TINY,
-            "round by round.*'ten' has 10 samples.*'tiny' has 3.*with one `compare`",
-        ),
+        (lambda: TEN / TINY, "round by round.* 10 samples.*'tiny' has 3.*with one `compare`"),
         (lambda: exact("a", 1, "s") / exact("b", 1, "B"), "'a' has 1 samples in 's'.*'B'"),
         (lambda: TEN - TINY, "A difference is taken round by round"),
         (lambda: exact("a", 1) / exact("none", 0), "Cannot divide by 'none'.* is 0"),
@@ -182,11 +180,9 @@ def test_what_cannot_be_claimed_over_is_refused(build, message):
     [
         TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
         TEN > TINY,
-        TEN < TINY,
         TINY.between(0, 5),
         Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
         Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,
-        exact("three", 3) > 2,
     ],
     ids=str,
 )
@@ -211,10 +207,8 @@ def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
         (Quantity("memory", (2_500_000.0,), "B"), ".0f", "2 MB"),
         (Quantity("share", (0.0413,)), "%", "4.1 %"),
         (Quantity("share", (0.0,)), "%", "0 %"),
-        (Quantity("odd and even", (1, 2, 6), "s"), "", "2 s"),
         (Quantity("about", (128.0,)), "", "130"),
-        (exact("calls", 128), "", "128"),  # What was counted is not rounded.
-        (exact("calls", 12345), "", "12345"),
+        (exact("calls", 128), "", "128"),  # A count is not rounded.
         (exact("memory", 8_388_608, "B"), "", "8.4 MB"),
     ],
 )
@@ -228,6 +222,8 @@ def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spe
     [
         (TEN, "95 % interval 2 to 9, 10 samples"),
         (Quantity("steady", (2.0,) * 6), "the same in all 6 samples"),
+        (Quantity("all but one", (1,) * 8 + (5,)), "no spread within the 95 % interval, 9 samples"),
+        (Quantity("rounded alike", ROUNDED_ALIKE), "no spread within the 95 % interval, 6 samples"),
         (Quantity("once", (2.0,)), "1 sample, too few for an interval"),
         (exact("calls", 3), "counted"),
         (once("calls", 3), "seen once"),
@@ -237,31 +233,16 @@ def test_the_summary_of_a_quantity_is_its_interval_in_words(quantity, summary):
     assert quantity.summary == summary
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [(1, 1, 1, 1, 1, 1, 1, 1, 5), (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)],
-    ids=["all but one", "but for rounding"],
-)
-def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
-    quantity = Quantity("share", samples)
-    for shown in (repr(quantity), quantity._repr_html_(), str(quantity < 2), str(TEN > quantity)):
-        assert "1 to 1" not in shown
-    assert quantity.summary.startswith("no spread within the 95 % interval, ")
-
-
-def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():
+def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar_if_it_has_one():
     html = Quantity("<i>", TEN.samples, "s")._repr_html_()
     header, (name, median, _, doubt) = cells_of(html)
     assert header[:3] == ["", "median", "interval"]
     assert (name, median, doubt) == ("<i>", "5.5 s", "95 % interval 2 s to 9 s, 10 samples")
     ((label, _),) = bars_of(html)
     assert "interval 22 % to 99 %" in label  # Of an axis from 0 to 9 s.
-
-
-def test_too_few_samples_have_no_bar():
-    html = TINY._repr_html_()
-    assert bars_of(html) == []
-    assert cells_of(html)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
+    few = TINY._repr_html_()
+    assert bars_of(few) == []
+    assert cells_of(few)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
 
 
 def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
@@ -272,10 +253,8 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
     assert html.count("stroke-dasharray") == 3  # Each bound is a line across its bar.
     ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
     assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
-    assert other[0] < 1  # All the same, and yet there to be seen.
-
-
-def test_an_axis_reaches_below_zero_where_a_quantity_does():
+    assert other[0] < 1  # All samples are equal, and yet the bar can be seen.
+    # The axis reaches below zero if a quantity does.
     negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
     ((label, _),) = bars_of(negative._repr_html_())
     assert "interval 1 % to 99 %" in label
@@ -287,9 +266,7 @@ def test_an_axis_reaches_below_zero_where_a_quantity_does():
         (exact("n", 6) > 2, 2),
         (exact("n", 0.5) > 2, -0.75),
         (exact("n", 0.25) < 0.5, 0.5),
-        (exact("n", 2) < 0.5, -3),
         (exact("n", 3) > 0, 3),
-        (exact("n", 1).between(0.5, 1.5), 1),
         (exact("n", 1.25).between(0.5, 1.5), 0.5),
         (exact("n", 3).between(0.5, 1.5), -3),
         (exact("n", 10).between(10, 10), 1),
@@ -301,6 +278,6 @@ def test_the_margin_is_in_units_of_the_bound_and_negative_where_a_claim_fails(pr
     assert (predicate.verdict == "holds") == (margin > 0)
 
 
-def test_the_margin_of_another_value_is_from_the_same_bound():
+def test_the_margin_of_another_value_is_from_the_same_bound_which_may_be_infinite():
     assert (exact("n", 6) > 2).margin(4) == 1
     assert (Quantity("few", (1.0, 2.0)) > Quantity("fewer", (1.0,))).margin() == -math.inf
