@@ -48,7 +48,7 @@ from d2lpar._jax.profiler import (
 )
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
-from d2lpar._measure.waiting import ExplainDonation, to_ask, wait_all, wait_for
+from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
 from d2lpar._plain.cores import Control
 from d2lpar._plain.errors import (
     CompilationError,
@@ -343,7 +343,7 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
     Also return when all were ready, as the calling thread sees it: the other threads, which wait
     for one array after the other, may notice later.
     """
-    leaves = jax.tree.map(to_ask, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
+    leaves = jax.tree.map(unwrap_key, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
     source_of = {id(leaf[1]): leaf[0] for leaf in leaves if isinstance(leaf, tuple)}
     arrays = [
         array

@@ -26,7 +26,7 @@ from d2lpar._jax.stack import (
     sight_of,
 )
 from d2lpar._jax.state import require_values
-from d2lpar._measure.waiting import to_ask
+from d2lpar._measure.waiting import unwrap_key
 from d2lpar._plain.errors import WaitError
 from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
@@ -118,7 +118,7 @@ class _NoWaits:
         error.add_note(str(waits))
 
     def _note_read(self, kind: str, read: Any) -> None:
-        arrays = [to_ask(array) for array in (read if isinstance(read, list) else [read])]
+        arrays = [unwrap_key(array) for array in (read if isinstance(read, list) else [read])]
         if not (self._allow_ready and all(map(_is_ready, arrays))):
             self._note(_positions(sys._getframe(2)), kind, _described(arrays))
 
@@ -229,4 +229,4 @@ def _may_read(sight: Sight) -> bool:
 
 
 def _something_is_unready() -> bool:
-    return not all(map(_is_ready, map(to_ask, sys.modules["jax"].live_arrays())))
+    return not all(map(_is_ready, map(unwrap_key, sys.modules["jax"].live_arrays())))
