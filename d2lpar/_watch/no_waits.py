@@ -226,7 +226,7 @@ def _standing_still(thread: threading.Thread, is_told: Any, note: Any) -> Iterat
 
 def _may_read(sample: StackSample) -> bool:
     # A file is read by functions of NumPy too.
-    called = sample.innermost.calls() or ""
+    called = sample.innermost.called_name()
     return sample.activity == "call" and only_reads(sample.innermost) and "file" not in called
 
 
