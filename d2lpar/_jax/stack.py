@@ -334,7 +334,7 @@ _projects: set[str] = set()
 
 
 def belongs_to_the_user(package: str) -> None:
-    """Count an installed package as the user's own code, for example if it provides the console script."""
+    """Count an installed package as the user's own code, as that of a console script should be."""
     _projects.add(package)
     owner_of.cache_clear()
 

@@ -400,7 +400,7 @@ def test_what_is_hidden_is_found_by_sampling_if_it_waits_for_long():
 
 @pytest.mark.usefixtures("_hidden")
 def test_a_pause_that_is_no_read_is_not_taken_for_one(monkeypatch):
-    monkeypatch.setattr("d2lpar._watch.no_waits._something_is_unready", lambda: True)
+    monkeypatch.setattr("d2lpar._watch.no_waits._any_unready", lambda: True)
     with no_waits():
         threading.Event().wait(0.02)
 
@@ -409,6 +409,6 @@ def test_a_pause_that_is_no_read_is_not_taken_for_one(monkeypatch):
 def test_what_is_sampled_and_allowed_does_not_count(monkeypatch):
     # Only while it is allowed: a look may come between the two blocks.
     with no_waits(), waits_allowed(), monkeypatch.context() as patched:
-        patched.setattr("d2lpar._watch.no_waits._something_is_unready", lambda: True)
+        patched.setattr("d2lpar._watch.no_waits._any_unready", lambda: True)
         patched.setattr("d2lpar._watch.no_waits._may_read", lambda sample: True)
         threading.Event().wait(0.02)

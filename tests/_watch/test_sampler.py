@@ -274,7 +274,7 @@ def test_an_error_ends_the_watch_and_keeps_what_was_seen():
 
 
 def test_a_script_that_watches_itself_has_the_way_of_the_command():
-    command = Watcher(of_command=True)
+    command = Watcher(gives_way=True)
     command.start()
     with watch(0.001) as inner:
         time.sleep(0.05)

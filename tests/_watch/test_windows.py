@@ -8,7 +8,7 @@ import pytest
 
 from d2lpar import watch
 from d2lpar._watch.sampler import Watcher
-from d2lpar._watch.windows import Recording, Window, Windows, _with_ends, merged
+from d2lpar._watch.windows import Events, Recording, Window, Windows, _with_ends, merged
 
 
 def recorded(work, length=0.05):
@@ -18,32 +18,32 @@ def recorded(work, length=0.05):
     windows._length = length
 
     def look(window):
-        if not window.looks:
+        if not window.samples:
             jax.block_until_ready(work())
-        window.looks.append(time.perf_counter())
+        window.samples.append(time.perf_counter())
 
     try:
         windows.record(look, over, 1e-3)
     finally:
         windows.end()
     (window,) = windows.closed
-    return window, *window.events
+    return window
 
 
 def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
     x = jnp.ones((300, 300))
     product = jax.jit(lambda x: x @ x)
-    window, busy, calls, _ = recorded(lambda: product(x))
-    (spans,) = [spans for device, spans in busy.items() if device.endswith(" 0")]
+    window = recorded(lambda: product(x))
+    (spans,) = [spans for device, spans in window.events.busy.items() if device.endswith(" 0")]
     assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
-    assert window.began <= calls[0][0] <= window.over
+    assert window.began <= window.events.calls[0][0] <= window.over
 
 
 def test_a_window_holds_no_program_that_does_not_run():
     kept = [jax.jit(lambda x, n=n: x * n + 1) for n in range(50)]
     for function in kept:
         function(jnp.ones(3))
-    window, *_ = recorded(lambda: jnp.ones(3))
+    window = recorded(lambda: jnp.ones(3))
     assert len(window.recording.data) < 50_000  # With their programs it is more than 100,000.
 
 
@@ -150,22 +150,18 @@ def test_whoever_looks_does_not_wait_for_the_thread_that_closes_the_profiler(
     beside_a_gpu, monkeypatch
 ):
     windows = windows_with(Session(), monkeypatch)
-    with windows._closing:
+    with windows._session_lock:
         record_aside(windows)
     assert windows.closed == []
 
 
 def test_a_window_has_of_a_recording_what_lies_in_it():
     recording = Recording(session=None)
-    recording.events = (
-        {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]},
-        [(2.1, 2.2)],
-        [(1.1, 1.2)],
-        {},
-    )
+    busy = {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]}
+    recording.events = Events(busy, {}, calls=[(2.1, 2.2)], copies=[(1.1, 1.2)])
     window = Window(1.0, 2.0, recording=recording)
-    assert window.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
-    assert window.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
+    assert window.events.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
+    assert window.events.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
 
 
 class Preempted(Exception):
@@ -201,7 +197,7 @@ def test_a_signal_s_handler_may_pause_the_watching_while_the_profiler_is_closed(
         if not paused:
             paused.append(True)
             Watcher._running.pause()  # As before a fork.
-            Watcher._running.go_on()
+            Watcher._running.resume()
 
     monkeypatch.setattr("d2lpar._jax.profiler.Sessions.open", lambda self: Session(pause))
     monkeypatch.setattr(Windows, "LENGTH", 0.01)
@@ -228,8 +224,8 @@ def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording
     first, second = windows.closed
     assert first.recording is second.recording
     for window in windows.closed:
-        assert window.calls
-        for spans in (window.calls, *window.busy.values()):
+        assert window.events.calls
+        for spans in (window.events.calls, *window.events.busy.values()):
             assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
 
 
