@@ -212,23 +212,19 @@ def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
 
 
 class _Inner:
-    """The part of a stack inside the user's line.
-
-    Args:
-        positions: Those of libraries inside the user's line, innermost first.
-        innermost: The innermost position outside NumPy; the user's line if `positions` has none.
-        names: The global variables of the innermost frame.
-    """
+    """The part of a stack inside the user's line, and the call at its innermost position."""
 
     def __init__(
         self, positions: list[CodePosition], innermost: CodePosition, names: dict[str, Any]
     ) -> None:
-        self.positions, self.innermost, self.names = positions, innermost, names
+        self.innermost, self.names = innermost, names
         self.jax = {each.code.co_name for each in positions if each.owner == "jax"}
+        self.stdlib_module = innermost.module if innermost.owner == "stdlib" else ""
+        self.in_numpy = any(position.owner == "numpy" for position in positions)
 
     @functools.cached_property
     def called(self) -> str:
-        """The dotted name of the function that the innermost position calls."""
+        """The dotted name of the called function, or ""."""
         return self.innermost.called_name()
 
     @property
@@ -240,34 +236,25 @@ class _Inner:
         """Return whether a function of JAX on the stack has one of these parts in its name."""
         return any(part in name for name in self.jax for part in parts)
 
-    def in_lock(self) -> bool:
-        """Return whether Python's own code waits for another thread or process."""
-        return self.innermost.owner == "stdlib" and self.innermost.module in _LOCKS
-
-    def may_read_in_numpy(self) -> bool:
-        """Return whether NumPy may read an array here without a call in the source."""
-        in_numpy = any(position.owner == "numpy" for position in self.positions)
-        return in_numpy or self.innermost.has_operator()
-
 
 # The first row that holds is the activity, each with an example of a line. The order matters:
 # compiling reads constants, a barrier may pass `_value`, and each of them lies inside "jax".
-_ACTIVITIES: tuple[tuple[str, Callable[[_Inner], object]], ...] = (
+_ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
     ("compiles", lambda at: at.in_jax("compil", "lower", "trace_to_jaxpr")),  # step(x), at first
     ("checks", lambda at: at.in_jax("check_special")),  # step(x), with jax_debug_nans
     ("barrier", lambda at: _BARRIERS & {*at.jax, at.method}),  # y.block_until_ready()
     ("value", lambda at: _READS & at.jax),  # float(loss)
     ("puts", lambda at: "device_put" in at.jax),  # jax.device_put(batch)
     ("jax", lambda at: at.jax),  # jnp.dot(x, y)
-    ("locks", lambda at: at.in_lock()),  # thread.join()
+    ("locks", lambda at: at.stdlib_module in _LOCKS),  # thread.join()
     ("sleeps", lambda at: at.method in _SLEEPS),  # time.sleep(1)
     ("locks", lambda at: at.method in _WAITS),  # lock.acquire(), in C
     ("jax", lambda at: _owner_of_call(at.called, at.names) == "jax"),  # step(x), compiled
     ("call", lambda at: at.called),  # model(x), a local variable: perhaps of JAX
-    ("call", lambda at: at.may_read_in_numpy()),  # a[i] = x
+    ("call", lambda at: at.in_numpy or at.innermost.has_operator()),  # a[i] = x, read by NumPy
     ("python", lambda at: at.innermost.owner == "user"),  # total = 0
     ("library", lambda at: True),  # for batch in loader: Python code of another package
-)
+]
 
 
 def _activity(inner: _Inner) -> str:
