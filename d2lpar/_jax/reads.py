@@ -43,16 +43,13 @@ class _Here(threading.local):
         self.reading = False
         self.refused = 0
 
-    def listener(self) -> Listener | None:
-        return self.listeners[-1][0] if self.listeners else None
-
 
 _here = _Here()
 
 
 def current_listener() -> Listener | None:
     """Return the listener that hears the reads of this thread, if any."""
-    return _here.listener()
+    return _here.listeners[-1][0] if _here.listeners else None
 
 
 @contextmanager
@@ -168,7 +165,7 @@ def _heard(owner: Any, name: str, wait: Any) -> Any:
     #                   is not called again.
     def call_listener_and_wait(*args: Any, **kwargs: Any) -> Any:
         here = _here
-        if not here.listeners or here.reading or not (listener := here.listener()):
+        if here.reading or not (listener := current_listener()):
             return wait(*args, **kwargs)
         if is_numpy and not (args and isinstance(args[0], array_type())):
             return wait(*args, **kwargs)

@@ -56,27 +56,24 @@ def test_windows_come_often_at_first_and_then_ever_more_rarely():
     assert not windows.is_due()
 
 
-def test_a_profiler_that_cannot_be_opened_is_no_error_and_is_told(monkeypatch):
-    from jax._src.lib import _profiler
+def refuse(options):
+    raise RuntimeError("another one has it")
 
-    def refuse(options):
-        raise RuntimeError("another one has it")
 
-    monkeypatch.setattr(_profiler, "ProfilerSession", refuse)
+@pytest.mark.parametrize(
+    ("missing", "instead", "why"),
+    [
+        ("_src.lib._profiler.ProfilerSession", refuse, "not be opened (another one has it)"),
+        ("profiler.ProfileData", None, "it takes JAX 0.7.1 or newer to read what the profiler"),
+    ],
+)
+def test_a_profiler_that_cannot_be_used_is_no_error_and_is_told(missing, instead, why, monkeypatch):
+    monkeypatch.setattr(f"jax.{missing}", instead)
     windows = Windows()
     record(windows)
     windows.end()
     assert windows.closed == []
-    assert windows.why_none == "JAX's profiler could not be opened (another one has it)"
-
-
-def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
-    monkeypatch.setattr(jax.profiler, "ProfileData", None)
-    with watch(0.001) as watched:
-        jax.block_until_ready(jnp.ones(3) + 1)
-        time.sleep(0.05)
-    assert watched.observed_seconds == 0
-    assert "takes JAX 0.7.1 or newer" in str(watched)
+    assert why in windows.why_none
 
 
 @pytest.fixture
@@ -218,9 +215,11 @@ def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording
             assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
 
 
-def test_a_program_beside_a_gpu_is_watched_in_any_thread_and_may_use_the_profiler_itself(
-    beside_a_gpu, tmp_path
+@pytest.mark.parametrize("has_accelerator", [False, True])
+def test_a_program_is_watched_in_any_thread_and_may_use_the_profiler_itself(
+    has_accelerator, monkeypatch, tmp_path
 ):
+    monkeypatch.setattr("d2lpar._jax.state.has_accelerator", lambda: has_accelerator)
     reports = []
 
     def program():
