@@ -84,13 +84,9 @@ class Account:
         began = self._watcher.began
         if self._watcher.after is not None:
             return min(began + self._watcher.after, time.perf_counter())
-        events = (
-            spans
-            for w in self._windows
-            for spans in (*w.events.busy.values(), w.events.calls)
-            if spans
-        )
-        ran = min((spans[0][0] for spans in events), default=math.inf)
+        events = [window.events for window in self._windows]
+        spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
+        ran = min((each[0][0] for each in spans), default=math.inf)
         # Count compilations before the first call, and those that follow soon after.
         soon = max(ran, began + 0.5) + 0.05
         close = []
@@ -160,9 +156,7 @@ class Account:
         whole = sum(sample.end - sample.start for sample in samples)
         for n, sample in enumerate(samples):
             compiling = {ident for ident in sample.threads if self._is_compiling(ident, sample)}
-            callbacks = [
-                i for i, thread in sample.threads.items() if thread.stack.activity == "callback"
-            ]
+            callbacks = [i for i, t in sample.threads.items() if t.stack.activity == "callback"]
             if callbacks:
                 idle = dict.fromkeys(self._devices, sample.end - sample.start)
             else:
@@ -267,11 +261,10 @@ class Account:
             if works_on or seconds < SEEN * after:
                 continue
             callers: Counter[str] = Counter()
-            for caller, count in (
-                x for position in line.positions for x in watcher.callers[position].items()
-            ):
-                if caller.place != place:  # A comprehension's caller is on the same line.
-                    callers[str(caller.place)] += count
+            for position in line.positions:
+                for caller, count in watcher.callers[position].items():
+                    if caller.place != place:  # A comprehension's caller is on the same line.
+                        callers[str(caller.place)] += count
             detail = ""
             for other, _ in line.elsewhere.most_common(kind == "host wait"):
                 detail = f"Meanwhile another thread was at {other}  {other.code}"
@@ -346,9 +339,8 @@ def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
         for sample in window.samples:
             in_call = _in_call(sample, window)
             # Calls are often shorter than the time between two samples.
-            first, last = (
-                bisect_left(window.events.calls, (at,)) for at in (sample.start, sample.end)
-            )
+            calls = window.events.calls
+            first, last = (bisect_left(calls, (at,)) for at in (sample.start, sample.end))
             for ident, thread in sample.threads.items():
                 if in_call and thread.stack.activity in ("call", "jax", "library", "compiles"):
                     called[-1][ident] += 1
@@ -362,9 +354,8 @@ def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
 
 def _native_cores(samples: list[Sample]) -> float:
     """Return how many cores were used by threads other than Python's."""
-    return sum(x.native_cores * (x.end - x.start) for x in samples) / (
-        samples[-1].end - samples[0].start
-    )
+    whole = samples[-1].end - samples[0].start
+    return sum(x.native_cores * (x.end - x.start) for x in samples) / whole
 
 
 def _in_call(sample: Sample, window: Window) -> bool:

@@ -96,7 +96,7 @@ class _NoWaits:
         require_values("no_waits()")
         require_hearing()
         self._findings: dict[Any, Finding] = {}
-        self._at_positions: dict[Any, Finding | None] = {}
+        self._by_position: dict[Any, Finding | None] = {}
         self._thread = threading.current_thread()
         with ExitStack() as stack:
             is_listening = stack.enter_context(reads_heard(self._note_read))
@@ -127,25 +127,21 @@ class _NoWaits:
         if current_listener() == self._note_read:  # Not in another thread, nor allowed.
             self._note((name, *_positions(sys._getframe(1))), "compilation", name)
 
-    def _note(
-        self, positions: Any, kind: str, detail: str, sample: StackSample | None = None
-    ) -> None:
-        if positions not in self._at_positions:
+    def _note(self, at: Any, kind: str, detail: str, sample: StackSample | None = None) -> None:
+        if at not in self._by_position:
             sample = sample or sample_stack(sys._getframe(2))
-            self._at_positions[positions] = None
+            self._by_position[at] = None
             # Reading the constants of a program is part of compiling.
             if kind == "compilation" or not (sample and sample.activity == "compiles"):
-                finding = self._finding(kind, detail, positions, sample)
+                finding = self._finding(kind, detail, at, sample)
                 # Python specializes frequent code, which moves a call to another instruction.
                 key = kind, finding.place, finding.operation, detail
-                self._at_positions[positions] = self._findings.setdefault(key, finding)
-        if finding := self._at_positions[positions]:
+                self._by_position[at] = self._findings.setdefault(key, finding)
+        if finding := self._by_position[at]:
             finding.times += 1
 
-    def _finding(
-        self, kind: str, detail: str, positions: Any, sample: StackSample | None
-    ) -> Finding:
-        *_, inner, user = positions
+    def _finding(self, kind: str, detail: str, at: Any, sample: StackSample | None) -> Finding:
+        *_, inner, user = at
         kind = "check" if sample and sample.activity == "checks" else kind
         if inner.owner == "library" and inner != user:
             detail += f", in {inner.place}  {inner.place.code}"
@@ -168,8 +164,8 @@ def _positions(frame: FrameType) -> tuple[CodePosition, CodePosition, CodePositi
         if owner == "user":
             user = outer
             break
-    inner = inner or frame
-    read, inner, user = (CodePosition(f.f_code, f.f_lasti) for f in (frame, inner, user or inner))
+    inner, user = inner or frame, user or inner or frame
+    read, inner, user = (CodePosition(f.f_code, f.f_lasti) for f in (frame, inner, user))
     return read, inner, user
 
 

@@ -125,16 +125,19 @@ class Recording:
     @functools.cached_property
     def events(self) -> Events:
         """The recorded events; none if the profiler missed the marker of its opening."""
-        busy, collectives = defaultdict(list), defaultdict(list)
+        busy, collectives, operators, ends = (defaultdict(list) for _ in range(4))
         calls, copies, opened = [], [], None
-        operators, ends = defaultdict(list), defaultdict(list)
+
+        def add(device: str, name: str, span: tuple[float, float]) -> None:
+            busy[device].append(span)
+            if _COLLECTIVES.match(name):
+                collectives[device].append(span)
+
         for device, lines in read_lines(self.data):
             for event in (event for line in lines for event in line.events):
                 name = event.name
                 if device:
-                    busy[device].append(_span(event))
-                    if _COLLECTIVES.match(name):
-                        collectives[device].append(_span(event))
+                    add(device, name, _span(event))
                 elif name.startswith("PjitFunction"):
                     calls.append(_span(event))
                 elif name.startswith("DevicePut"):
@@ -152,9 +155,7 @@ class Recording:
         closed = opened + self.over - self.began
         for name, spans in operators.items():
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
-                busy[device].append((start, end))
-                if _COLLECTIVES.match(name):
-                    collectives[device].append((start, end))
+                add(device, name, (start, end))
         offset = self.began - opened
         busy, collectives = (
             {device: merged(spans, offset) for device, spans in by_device.items()}

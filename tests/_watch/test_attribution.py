@@ -30,45 +30,38 @@ def at(line, activity):
     return StackSample((0, 0, 0), position, position, (), activity)
 
 
-def samples(*threads):
-    """Return samples of a window, every hundredth of a second, from the stacks of each thread."""
-    main = threading.main_thread().ident
-    return [
-        Sample(
-            n / 100,
-            (n + 1) / 100,
-            n / 100,
-            {
-                main + i: ThreadSample(name, stack, False, stack.activity in ("jax", "python"))
-                for i, (name, stack) in enumerate(zip(NAMES, stacks, strict=False))
-                if stack
-            },
-            0.0,
-        )
-        for n, stacks in enumerate(zip(*threads, strict=True))
-    ]
+def window(*threads, busy, moves=None):
+    """Return a window: the stacks of each thread, every hundredth of a second, and busy spans."""
+    return threads, busy, moves
 
 
 def account(*windows, after=0.0, collectives=()):
-    """Return the report on windows, one a second: their samples, and when devices were busy."""
+    """Return the report on windows, one a second."""
     closed = []
-    for second, (taken, busy) in enumerate(windows):
-        moved = [
-            sample._replace(
-                start=sample.start + second,
-                end=sample.end + second,
-                taken_at=sample.taken_at + second,
+    for second, (threads, busy, moves) in enumerate(windows):
+        samples = [
+            Sample(
+                start := second + n / 100,
+                start + 0.01,
+                start,
+                {
+                    threading.main_thread().ident + i: ThreadSample(
+                        NAMES[i], stack, NAMES[i] == moves, stack.activity in ("jax", "python")
+                    )
+                    for i, stack in enumerate(stacks)
+                    if stack
+                },
+                0.0,
             )
-            for sample in taken
+            for n, stacks in enumerate(zip(*threads, strict=True))
         ]
-        window = Window(second, moved[-1].end, moved)
-        window.events = Events(
+        closed.append(Window(second, samples[-1].end, samples))
+        closed[-1].events = Events(
             {name: merged(spans, second) for name, spans in busy.items()},
             {"CPU 0": merged(collectives, second)},
             [(second, second + 1e-5)],
             [],
         )
-        closed.append(window)
     watched = Watched(seconds=len(windows))
     watcher = SimpleNamespace(
         began=0.0,
@@ -89,8 +82,8 @@ LOG = at("log()", "value")
 
 
 def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():
-    one = samples([READ] * 4 + [STEP] + [WAIT] * 5)
-    watched = account((one, {"CPU 0": [(0.045, 0.095)]}), (one, {"CPU 0": [(0.045, 0.095)]}))
+    one = window([READ] * 4 + [STEP] + [WAIT] * 5, busy={"CPU 0": [(0.045, 0.095)]})
+    watched = account(one, one)
     assert sum(map(watched.loss, watched.findings)) == pytest.approx(0.5)
     assert watched.idle_seconds / watched.judged_seconds == pytest.approx(0.5)
     by_line = {f.place.code: watched.loss(f) for f in watched.findings}
@@ -99,7 +92,7 @@ def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():
 
 
 def test_who_waits_while_the_device_works_loses_nothing():
-    watched = account((samples([STEP] + [WAIT] * 9), {"CPU 0": [(0.0, 0.1)]}))
+    watched = account(window([STEP] + [WAIT] * 9, busy={"CPU 0": [(0.0, 0.1)]}))
     (found,) = [f for f in watched.findings if f.place.code == "wait()"]
     assert (found.kind, watched.loss(found)) == ("value", 0.0)
     assert watched.advice(found) == "Nothing is lost here: the device worked meanwhile."
@@ -107,7 +100,7 @@ def test_who_waits_while_the_device_works_loses_nothing():
 
 
 def test_what_a_device_does_together_with_others_is_counted_also_where_it_is_not_seen(monkeypatch):
-    one = samples([READ] * 2 + [STEP] + [WAIT] * 17), {"CPU 0": [(0.03, 0.05)]}
+    one = window([READ] * 2 + [STEP] + [WAIT] * 17, busy={"CPU 0": [(0.03, 0.05)]})
     assert account(one, collectives=[(0.04, 0.05)]).collective_seconds == pytest.approx(0.05)
     several = SimpleNamespace(global_state=SimpleNamespace(num_processes=2))
     monkeypatch.setitem(sys.modules, "jax._src.distributed", several)
@@ -115,26 +108,23 @@ def test_what_a_device_does_together_with_others_is_counted_also_where_it_is_not
 
 
 def test_a_thread_that_feeds_no_device_loses_nothing():
-    one = samples([READ] * 5 + [STEP] * 5, [None] * 5 + [LOG] * 5)
-    watched = account((one, {"CPU 0": [(0.05, 0.1)]}))
+    threads = [READ] * 5 + [STEP] * 5, [None] * 5 + [LOG] * 5
+    watched = account(window(*threads, busy={"CPU 0": [(0.05, 0.1)]}))
     assert {f.place.code for f in watched.losses(-1)} == {"read()"}
 
 
 def test_a_window_in_which_no_call_was_seen_does_not_say_who_calls():
-    def window(caller):
-        one = samples([READ] * 10, [at("log()", "python")] * 10)
-        for sample in one:
-            for ident, thread in sample.threads.items():
-                sample.threads[ident] = thread._replace(has_moved=thread.name == caller)
-        return one, {"CPU 0": [(0.05, 0.1)]}
-
-    watched = account(window("MainThread"), window("logger"), window("MainThread"))
-    assert {f.thread for f in watched.losses(-1)} == {"MainThread"}
+    threads = [READ] * 10, [at("log()", "python")] * 10
+    windows = [
+        window(*threads, busy={"CPU 0": [(0.05, 0.1)]}, moves=name)
+        for name in ("MainThread", "logger", "MainThread")
+    ]
+    assert {f.thread for f in account(*windows).losses(-1)} == {"MainThread"}
 
 
 def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first():
-    one = samples([READ] * 3 + [STEP] + [LOG] * 6, [None] * 3 + [LOG] * 7)
-    watched = account((one, {"CPU 0": [(0.03, 0.1)]}))
+    threads = [READ] * 3 + [STEP] + [LOG] * 6, [None] * 3 + [LOG] * 7
+    watched = account(window(*threads, busy={"CPU 0": [(0.03, 0.1)]}))
     assert [(f.thread, f.place.code) for f in watched.findings if f.place.code != "step()"] == [
         ("MainThread", "read()"),
         ("logger", "log()"),
@@ -143,40 +133,41 @@ def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first(
 
 
 def test_each_device_is_idle_by_itself():
-    one = samples([STEP] + [WAIT] * 9)
-    watched = account((one, {"CPU 0": [(0.0, 0.06)], "CPU 1": [(0.06, 0.1)]}))
+    busy = {"CPU 0": [(0.0, 0.06)], "CPU 1": [(0.06, 0.1)]}
+    watched = account(window([STEP] + [WAIT] * 9, busy=busy))
     assert watched.devices == {"CPU 0": pytest.approx(0.4), "CPU 1": pytest.approx(0.6)}
     assert watched.idle_seconds == pytest.approx(0.4)
     assert watched.loss(watched.findings[0]) == pytest.approx(0.4)
 
 
 def test_time_in_a_callback_is_no_work_of_the_device():
-    log = at("log()", "callback")
-    watched = account((samples([STEP] * 10, [log] * 8 + [None] * 2), {"CPU 0": [(0.0, 0.1)]}))
+    threads = [STEP] * 10, [at("log()", "callback")] * 8 + [None] * 2
+    watched = account(window(*threads, busy={"CPU 0": [(0.0, 0.1)]}))
     assert watched.devices["CPU 0"] == pytest.approx(0.8)
     assert watched.findings[0].kind == "callback"
 
 
 def test_an_operator_that_is_longer_than_a_window_is_no_idle_time():
-    watched = account((samples([WAIT] * 10), {}), (samples([STEP] * 10), {"CPU 0": [(0.0, 0.1)]}))
+    busy = {"CPU 0": [(0.0, 0.1)]}
+    watched = account(window([WAIT] * 10, busy={}), window([STEP] * 10, busy=busy))
     assert watched.devices["CPU 0"] == pytest.approx(0.0)
 
 
 def test_between_two_operators_a_device_is_idle_also_while_somebody_waits():
-    watched = account((samples([WAIT] * 10), {"CPU 0": [(0.0, 0.02), (0.08, 0.1)]}))
+    watched = account(window([WAIT] * 10, busy={"CPU 0": [(0.0, 0.02), (0.08, 0.1)]}))
     assert watched.devices["CPU 0"] == pytest.approx(0.6)
 
 
 def test_shares_are_of_what_comes_after_the_start():
-    one, busy = samples([READ] * 10), {"CPU 0": [(0.0, 0.1)]}
-    watched = account((one, {}), (one, busy), (one, busy), after=1.0)
+    idle, busy = (window([READ] * 10, busy=each) for each in ({}, {"CPU 0": [(0.0, 0.1)]}))
+    watched = account(idle, busy, busy, after=1.0)
     assert watched.start_seconds == 1.0
     assert watched.idle_seconds == 0.0
 
 
 def test_one_window_says_little_and_many_that_agree_say_much():
-    half = samples([READ] * 5 + [STEP] * 5), {"CPU 0": [(0.05, 0.1)]}
+    half = window([READ] * 5 + [STEP] * 5, busy={"CPU 0": [(0.05, 0.1)]})
     assert account(half).losses(0.05) == []
-    assert len(account(*[half] * 20).losses(0.05)) == 1
-    low, high = account(*[half] * 20).interval
-    assert (low, high) == (pytest.approx(0.5), pytest.approx(0.5))
+    many = account(*[half] * 20)
+    assert len(many.losses(0.05)) == 1
+    assert many.interval == pytest.approx((0.5, 0.5))
