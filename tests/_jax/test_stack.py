@@ -123,7 +123,7 @@ def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
     names |= {"model": ModuleType("model"), "trainer": SimpleNamespace(step=step)}
     names["model"].step, names["with_rate"] = step, functools.partial(step)
     code = compile(call, "/home/me/train.py", "eval")
-    # What its call is at: the last instruction with the position of all of it.
+    # The call is the last instruction whose source range is the whole expression.
     last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]
     frame = SimpleNamespace(f_code=code, f_lasti=2 * last, f_globals=names, f_back=None)
     sample = sample_stack(frame)

@@ -12,7 +12,7 @@ from d2lpar._watch.windows import Events, Recording, Window, Windows, _with_ends
 
 
 def recorded(work):
-    """Return a window in which some work was done."""
+    """Return a window around some work."""
     jax.block_until_ready(work())
     windows = Windows()
     windows._length = 0.05
@@ -78,7 +78,16 @@ def test_a_profiler_that_cannot_be_used_is_no_error_and_is_told(missing, instead
 
 @pytest.fixture
 def beside_a_gpu(monkeypatch):
+    """A function that makes windows with a session of the profiler, as beside a GPU."""
     monkeypatch.setattr("d2lpar._jax.state.has_accelerator", lambda: True)
+
+    def windows_with(session):
+        windows = Windows()
+        windows.LENGTH = windows._length = 0.001
+        monkeypatch.setattr(windows._sessions, "open", lambda: session)
+        return windows
+
+    return windows_with
 
 
 class Session:
@@ -93,13 +102,6 @@ class Session:
         return b""
 
 
-def windows_with(session, monkeypatch):
-    windows = Windows()
-    windows.LENGTH = windows._length = 0.001
-    monkeypatch.setattr(windows._sessions, "open", lambda: session)
-    return windows
-
-
 def record(windows, take_sample=lambda window: None):
     windows.record(take_sample, threading.Event(), 1e-3)
 
@@ -112,11 +114,8 @@ def record_aside(windows, and_then=lambda: None):
         time.sleep(0)
 
 
-def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_bytecodes(
-    beside_a_gpu, monkeypatch
-):
-    session = Session()
-    windows = windows_with(session, monkeypatch)
+def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_bytecodes(beside_a_gpu):
+    windows = beside_a_gpu(session := Session())
     for times in (1, 2):
         session.closed_by = None
         record_aside(windows)
@@ -124,25 +123,20 @@ def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_byt
         assert len(windows.closed) == times
 
 
-def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_if_that_comes_soon(
-    beside_a_gpu, monkeypatch
-):
-    session = Session()
-    windows = windows_with(session, monkeypatch)
+def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_for_a_second(beside_a_gpu):
+    windows = beside_a_gpu(session := Session())
     record_aside(windows, windows.close)
     assert session.closed_by is threading.main_thread()
 
 
-def test_the_profiler_stays_open_while_a_window_is_looked_through(beside_a_gpu, monkeypatch):
-    windows = windows_with(Session(), monkeypatch)
+def test_the_profiler_stays_open_while_a_window_is_sampled(beside_a_gpu, monkeypatch):
+    windows = beside_a_gpu(Session())
     record(windows, lambda window: windows.close())
     assert [window.over > window.began for window in windows.closed] == [True]
 
 
-def test_whoever_looks_does_not_wait_for_the_thread_that_closes_the_profiler(
-    beside_a_gpu, monkeypatch
-):
-    windows = windows_with(Session(), monkeypatch)
+def test_the_sampling_thread_does_not_wait_for_the_one_that_closes_the_profiler(beside_a_gpu):
+    windows = beside_a_gpu(Session())
     with windows._session_lock:
         record_aside(windows)
     assert windows.closed == []
@@ -158,9 +152,7 @@ def test_a_window_has_of_a_recording_what_lies_in_it():
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("of the program")])
-def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the_program(
-    error, beside_a_gpu, monkeypatch
-):
+def test_an_error_of_a_signal_handler_while_the_profiler_is_closed_is_raised(error, beside_a_gpu):
     def handler(number, frame):
         raise error
 
@@ -168,7 +160,7 @@ def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(type(error)) as raised:
-            record_aside(windows_with(session, monkeypatch))
+            record_aside(beside_a_gpu(session))
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert raised.value is error
