@@ -34,20 +34,17 @@ _SWITCHES = {
 
 @dataclass
 class _Line:
-    """The samples of one thread at one line.
+    """The samples of one thread at one line."""
 
-    Attributes:
-        kinds: Seconds after the start by kind, scaled up from the windows to the whole time.
-        lost_as: The part of these seconds that the device was idle because of this line.
-        lost: The share of each window that the device was idle because of this line.
-        positions: How many samples found the thread at each position.
-        elsewhere: Where other threads were while this thread waited for another.
-    """
-
+    # Seconds after the start by kind, scaled up from the windows to the whole time; and the part of
+    # them that the device was idle because of this line.
     kinds: Counter[str] = field(default_factory=Counter)
     lost_as: Counter[str] = field(default_factory=Counter)
+    # The share of each window that the device was idle because of this line.
     lost: Counter[int] = field(default_factory=Counter)
+    # How many samples found the thread at each position.
     positions: Counter[CodePosition] = field(default_factory=Counter)
+    # Where other threads were while this thread waited for another.
     elsewhere: Counter[Place] = field(default_factory=Counter)
 
 

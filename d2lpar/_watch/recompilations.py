@@ -24,17 +24,11 @@ _COMPILED = "backend_compile_duration"  # The end of the name of a program's las
 
 
 class Argument(NamedTuple):
-    """An argument that a program is compiled for.
+    """An argument that a program is compiled for."""
 
-    Attributes:
-        shape: Dtype and shape, such as `float32[3,5]`.
-        weak: Whether it is weakly typed.
-        where: The device that it is committed to; "" if to none.
-    """
-
-    shape: str
-    weak: bool
-    where: str
+    shape: str  # With the dtype, such as `float32[3,5]`.
+    weak: bool  # Whether it is weakly typed.
+    where: str  # The device that it is committed to; "" if to none.
 
     def placed(self) -> str:
         """Return where it is, in words."""

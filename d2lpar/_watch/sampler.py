@@ -3,7 +3,7 @@
 How it works. A thread samples the stacks of all others, a hundred times a second. Now and then this
 thread opens JAX's profiler for a short window (`_watch/windows.py`), and takes a thousand samples a
 second meanwhile. A window shows what each device did while Python was at each line. Whenever the
-device is idle in a window, the line of the thread that feeds the device is charged:
+device is idle in a window, the line of the thread that feeds the device is charged::
 
     device          [==busy==]      idle      [==busy==]
     feeder thread   y = f(x)   print(float(y))   y = f(y)
@@ -79,14 +79,8 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 class Watcher:
     """Samples this program from a thread of its own.
 
-    Args:
-        interval: Seconds between two samples outside of windows.
-        after: How many seconds the start takes; None to infer that from the compilations.
-        on_sample: Is called after each sample outside of windows.
-        gives_way: Whether a further watcher pauses this one instead of being refused, as a script's
-            own `watch()` pauses the one of the command.
-
     Attributes:
+        after: How many seconds the start takes; None to infer that from the compilations.
         between_windows: Seconds outside of windows, by name of thread, position and activity.
         callers: For each position, how often each other one called it.
         times: How often some thread came to a position.
@@ -123,6 +117,7 @@ class Watcher:
     def start(self) -> None:
         """Start sampling."""
         with Watcher._lock:
+            # A `watch()` in the script pauses the command's watcher.
             if outer := Watcher._running:
                 if not outer._gives_way:
                     raise D2lparError(

@@ -49,19 +49,12 @@ _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 
 class ThreadSample(NamedTuple):
-    """A thread in a sample.
-
-    Attributes:
-        name: Its name.
-        stack: Its stack.
-        has_moved: Whether its stack changed, or it used the CPU, since the sample before.
-        used_cpu: Whether it used a core for at least a fifth of the time since then.
-    """
+    """A thread in a sample."""
 
     name: str
     stack: StackSample
-    has_moved: bool
-    used_cpu: bool
+    has_moved: bool  # Its stack has changed, or it has used the CPU, since the sample before.
+    used_cpu: bool  # It has used a core for a fifth of that time or more.
 
 
 class Sample(NamedTuple):
@@ -72,55 +65,33 @@ class Sample(NamedTuple):
 
         taken          A                 B
         stands for     [AAAAAAAA|BBBBBBBB]
-
-    Attributes:
-        start: Seconds of `time.perf_counter`, as are `end` and `taken_at`.
-        end: When the half interval ends.
-        taken_at: When the stacks were sampled: `start` for A, `end` for B.
-        threads: Python's threads, by their identifiers.
-        native_cores: How many cores the other threads used, such as XLA's.
     """
 
-    start: float
+    start: float  # Seconds of `time.perf_counter`, as are the next two.
     end: float
-    taken_at: float
-    threads: dict[int, ThreadSample]
-    native_cores: float
+    taken_at: float  # `start` for A, `end` for B.
+    threads: dict[int, ThreadSample]  # Python's threads, by their identifiers.
+    native_cores: float  # How many cores all other threads used, such as XLA's.
 
 
 class Events(NamedTuple):
-    """The events of a recording as merged spans, in seconds of `time.perf_counter`.
+    """The events of a recording as merged spans, in seconds of `time.perf_counter`."""
 
-    Attributes:
-        busy: When each device executed an operator, by the device's name.
-        collectives: The part of `busy` in operators that wait for other devices.
-        calls: When Python was in a call that dispatches.
-        copies: When Python copied to a device.
-    """
-
-    busy: dict[str, Spans]
-    collectives: dict[str, Spans]
-    calls: Spans
-    copies: Spans
+    busy: dict[str, Spans]  # When each device executed an operator, by the device's name.
+    collectives: dict[str, Spans]  # The part of `busy` in operators that wait for other devices.
+    calls: Spans  # When Python was in a call that dispatches.
+    copies: Spans  # When Python copied to a device.
 
 
 @dataclass
 class Recording:
-    """One session of the profiler; times are seconds of `time.perf_counter`.
+    """One session of the profiler; times are seconds of `time.perf_counter`."""
 
-    Attributes:
-        session: JAX's session, which stops the profiler.
-        began: When the profiler was open.
-        over: When closing began.
-        data: The recorded events, a serialized XSpace.
-        windows: The windows that were cut out of it.
-    """
-
-    session: Any
-    began: float = 0.0
-    over: float = 0.0
-    data: bytes = b""
-    windows: "list[Window]" = field(default_factory=list)
+    session: Any  # JAX's session, which stops the profiler.
+    began: float = 0.0  # When the profiler was open.
+    over: float = 0.0  # When closing began.
+    data: bytes = b""  # The recorded events, a serialized XSpace.
+    windows: "list[Window]" = field(default_factory=list)  # Those that are cut out of it.
 
     @functools.cached_property
     def events(self) -> Events:
@@ -166,19 +137,12 @@ class Recording:
 
 @dataclass
 class Window:
-    """A period of dense sampling with the profiler open; in seconds of `time.perf_counter`.
-
-    Attributes:
-        began: When it began.
-        over: When it ended.
-        samples: The samples of Python's threads in it.
-        recording: The session of the profiler, which may have begun earlier and ended later.
-    """
+    """A period of dense sampling with the profiler open; in seconds of `time.perf_counter`."""
 
     began: float
     over: float = 0.0
     samples: list[Sample] = field(default_factory=list)
-    recording: Recording | None = None
+    recording: Recording | None = None  # May have begun earlier, and ended later.
 
     @functools.cached_property
     def events(self) -> Events:
