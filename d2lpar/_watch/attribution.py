@@ -317,8 +317,8 @@ class Account:
             )
         if len(self._devices) > 1 and self._unseen > 0.1 * observed_seconds:
             yield (
-                "Operators that take longer than one look at the devices were counted for "
-                f"{self._devices[0]}; on which device they ran was not seen."
+                f"Operators longer than a window were counted for {self._devices[0]}; the device "
+                "that they ran on was not seen."
             )
         if not observed_seconds:
             reason = self._watcher.windows.why_none

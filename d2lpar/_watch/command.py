@@ -42,7 +42,7 @@ def script_to_run(options: argparse.Namespace) -> Script:
         missing = "cannot write to the" if options.json.parent.is_dir() else "there is no"
         options.refuse(f"{missing} folder {str(options.json.parent)!r} for the report")
     if options.json and options.json.is_dir():
-        options.refuse(f"{str(options.json)!r} is a folder, and no file for the report")
+        options.refuse(f"{str(options.json)!r} is a folder, not a file for the report")
     return Script(options.script, options.module, options.arguments)
 
 

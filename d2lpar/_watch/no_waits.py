@@ -184,7 +184,7 @@ def _message(findings: Collection[Finding], forbidden: str) -> str:
     for kind in dict.fromkeys(finding.kind for finding in findings):
         _, advice, link = KINDS[kind]
         parts += [advice, link]
-    parts.append("What is meant goes into `with d2lpar.waits_allowed():`.")
+    parts.append("Put an intended read into `with d2lpar.waits_allowed():`.")
     return "\n".join(parts if hears_all() else [*parts, _SAMPLED])
 
 

@@ -17,12 +17,12 @@ _RECIPES = f"{_BOOK}/in-your-own-code.html"
 KINDS = {
     "value": (
         "waits for a value",
-        "Keep the array, and read it a few steps later, when it is there already.",
+        "Keep the array, and read it a few steps later, when it is ready.",
         f"{_RECIPES}#a-loss-that-you-want-to-see",
     ),
     "barrier": (
         "waits at a barrier",
-        "Leave it out, unless you stop a clock here; to bound memory, d2lpar.InFlight waits less.",
+        "Remove it, unless you stop a clock here. To bound memory, d2lpar.InFlight waits less.",
         f"{_CHAPTER}#barriers-and-blockers",
     ),
     "compilation": (
@@ -38,7 +38,7 @@ KINDS = {
     ),
     "host wait": (
         "waits for another thread",
-        "Make that one faster, or let it begin earlier.",
+        "Make that thread faster, or start its work earlier.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "dispatch": (
@@ -60,7 +60,7 @@ KINDS = {
     ),
     "check": (
         "waits while JAX checks the results",
-        "Switch jax_debug_nans or jax_debug_infs off when it has found what it was to find.",
+        "Switch jax_debug_nans or jax_debug_infs off once it has found the cause.",
         f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
@@ -282,7 +282,7 @@ class Watched:
                     f'{html.escape(more)} <a href="{link}">Why?</a>',
                 ]
             )
-        return as_table(["line", "", "lost", "what it is at"], rows, self._head())
+        return as_table(["line", "", "lost", "activity"], rows, self._head())
 
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:

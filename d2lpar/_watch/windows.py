@@ -150,12 +150,8 @@ class Window:
         recorded = self.recording.events
         calls, copies = self._within(recorded.calls), self._within(recorded.copies)
         busy, collectives = (
-            {
-                device: inside
-                for device, spans in by_device.items()
-                if (inside := self._within(spans))
-            }
-            for by_device in (recorded.busy, recorded.collectives)
+            {name: inside for name, spans in each.items() if (inside := self._within(spans))}
+            for each in (recorded.busy, recorded.collectives)
         )
         return Events(busy, collectives, calls or copies, copies)
 
