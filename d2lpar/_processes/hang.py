@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._jax.stack import (
+    CodePosition,
     Place,
-    Sight,
-    Site,
+    StackSample,
     cell_of,
     current_frames,
     may_dispatch,
     processor_time,
-    sight_of,
+    sample_stack,
 )
 from d2lpar._plain.format import format_seconds
 
@@ -105,7 +105,7 @@ class Recorder:
 
     def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
         self._board, self._clock = board, clock
-        self._seen: dict[int, tuple[Sight, float, float]] = {}
+        self._seen: dict[int, tuple[StackSample, float, float]] = {}
         self._in_jax: list[Any] | None = None
         self._leading = {threading.main_thread().ident}
         self._cores: deque[tuple[float, float]] = deque(maxlen=round(_STILL / LOOK))
@@ -125,28 +125,28 @@ class Recorder:
         named = {thread.ident: thread for thread in threading.enumerate()}
         seen, threads = {}, []
         for ident, frame in current_frames().items():
-            sight = sight_of(frame)
-            if sight is None or ident == threading.get_ident():
+            sample = sample_stack(frame)
+            if sample is None or ident == threading.get_ident():
                 continue
             used = processor_time(named.get(ident)) or 0.0
-            before, since, used_before = self._seen.get(ident, (sight, now, used))
-            if before.at != sight.at or used - used_before > _NONE_USED:
+            before, since, used_before = self._seen.get(ident, (sample, now, used))
+            if before.fingerprint != sample.fingerprint or used - used_before > _NONE_USED:
                 since = now
-            seen[ident] = sight, since, used
-            doing = sight.doing
-            if doing == "call" and may_dispatch(sight, frame.f_globals):
+            seen[ident] = sample, since, used
+            doing = sample.activity
+            if doing == "call" and may_dispatch(sample, frame.f_globals):
                 doing = "perhaps jax" if _may_wait_in_xla(named.get(ident)) else "call"
             if doing in _OF_JAX:
                 self._leading.add(ident)
-                self._in_jax = [now, _written(sight.site)]
+                self._in_jax = [now, _written(sample.position)]
             threads.append(
                 {
                     "name": named[ident].name if ident in named else "a thread of XLA",
                     "leads": ident in self._leading,
                     "doing": doing,
                     "since": since,
-                    "at": _written(sight.site),
-                    "callers": [_written(caller) for caller in sight.callers],
+                    "at": _written(sample.position),
+                    "callers": [_written(caller) for caller in sample.callers],
                 }
             )
         self._seen = seen
@@ -158,8 +158,8 @@ class Recorder:
         self._board.write(state)
 
 
-def _written(site: Site) -> list[Any]:
-    return [site.code.co_filename, site.place.line, site.place.code[:200]]
+def _written(position: CodePosition) -> list[Any]:
+    return [position.code.co_filename, position.place.line, position.place.code[:200]]
 
 
 def _may_wait_in_xla(thread: threading.Thread | None) -> bool:

@@ -20,20 +20,20 @@ from d2lpar._plain.errors import D2lparError
 from d2lpar._plain.script import Script
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Workers
-from d2lpar._watch.command import Report, of_process, run_and_report, script_of
+from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
 from d2lpar._watch.report import Watched
 
 
 def run(asked: argparse.Namespace) -> int | str:
     """Run a script in several processes, and return the exit status, or what went wrong."""
-    script = script_of(asked)
+    script = script_to_run(asked)
     if asked.json and not asked.watch:
         asked.refuse("--json needs --watch: it writes what that has seen")
     options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False, "devices": None}
     limits = {"timeout": asked.timeout, "stalled_after": asked.stalled_after}
     with tempfile.TemporaryDirectory() as folder:
         json = (asked.json or Path(folder, "report.json")).absolute() if asked.watch else None
-        files = [of_process(json, n) for n in range(asked.processes)] if json else []
+        files = [path_for_process(json, n) for n in range(asked.processes)] if json else []
         for file in files:
             file.unlink(missing_ok=True)  # Of an earlier run.
         ended: int | str = 0
@@ -65,7 +65,7 @@ def run(asked: argparse.Namespace) -> int | str:
 def run_in_worker(script: Script, json: Path | None) -> None:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
-    report = Report(of_process(json, number), prints=False) if json else None
+    report = Report(path_for_process(json, number), prints=False) if json else None
     status = run_and_report(script, report)
     # A worker never ends by itself. After a failure, JAX would wait for what can never be done.
     if not status:
