@@ -1,4 +1,4 @@
-"""What a process of `Workers` does with a request; that it ends is tested with test_processes."""
+"""The outcomes that a process of `Workers` sends; how it ends is tested with workers."""
 
 import functools
 import linecache
@@ -8,69 +8,44 @@ import sys
 import pytest
 
 from d2lpar._processes import worker
-from d2lpar._processes.workers import Kept, _pickled
+from d2lpar._processes.workers import _pickled
 
 
 class FakeConnection:
     """Keeps what is sent."""
 
     def send_bytes(self, message):
-        self.sent = pickle.loads(message)
+        self.outcome = pickle.loads(message)
 
 
-def request(function, *args, keep=None):
-    return pickle.dumps((*_pickled((function, args, {})), keep))
-
-
-def test_what_is_kept_stays_and_stands_in_for_an_argument():
-    kept = {}
-    assert pickle.loads(worker.serve(request(lambda: 7, keep=Kept(0, 1)), kept)) is None
-    assert kept == {1: 7}
-    result = worker.serve(request(lambda x, y: x + y, Kept(0, 1), 3), kept)
-    assert pickle.loads(result) == 10
-    kept[2] = abs
-    assert pickle.loads(worker.serve(request(Kept(0, 2), -3), kept)) == 3
-
-
-def test_an_error_is_sent_from_the_line_of_the_function_on():
-    def fail():
-        raise KeyError("weights")
-
+def outcome_of(request):
     connection = FakeConnection()
-    worker.answer(connection, functools.partial(worker.serve, request(fail), {}))
-    kind, text = connection.sent
-    assert kind == "error"
-    first, *_, last = text.splitlines()
-    assert first.endswith("in fail")
-    assert __file__ in first
-    assert last == "KeyError: 'weights'"
+    worker.send_outcome(connection, functools.partial(worker.serve, request, {}))
+    return connection.outcome
+
+
+def request(function, *args):
+    return pickle.dumps((*_pickled((function, args, {})), None))
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "said"), [(None, 0, ""), (3, 3, ""), ("no disk", 1, "no disk\n")]
+    ("code", "status", "printed"), [(None, 0, ""), (3, 3, ""), ("no disk", 1, "no disk\n")]
 )
-def test_who_exits_has_that_status(code, status, said, capsys):
-    connection = FakeConnection()
-    worker.answer(connection, functools.partial(worker.serve, request(sys.exit, code), {}))
-    assert connection.sent == ("exit", status)
-    assert capsys.readouterr().err == said
+def test_a_function_that_exits_has_the_status_that_python_would_have(code, status, printed, capsys):
+    assert outcome_of(request(sys.exit, code)) == ("exit", status)
+    assert capsys.readouterr().err == printed
 
 
-def test_the_source_of_a_notebook_comes_along(monkeypatch):
+def test_the_traceback_begins_in_the_function_with_the_source_of_a_notebook(monkeypatch):
     cell = "def fail():\n    raise KeyError\n"
-    monkeypatch.setitem(
-        linecache.cache, "cell 3", (len(cell), None, cell.splitlines(True), "cell 3")
-    )
+    lines = (len(cell), None, cell.splitlines(True), "cell 3")
+    monkeypatch.setitem(linecache.cache, "cell 3", lines)
     names = {}
     exec(compile(cell, "cell 3", "exec"), names)
-    asked = request(names["fail"])
+    of_notebook = request(names["fail"])
     linecache.cache.pop("cell 3")
-    connection = FakeConnection()
-    worker.answer(connection, functools.partial(worker.serve, asked, {}))
-    assert connection.sent[1].splitlines()[:2] == [
+    assert outcome_of(of_notebook)[1].splitlines() == [
         '  File "cell 3", line 2, in fail',
         "    raise KeyError",
+        "KeyError",
     ]
-
-
-# --- Joining ----------------------------------------------------------------------------------
