@@ -113,12 +113,8 @@ def waiting_at(*lines):
     ("processes", "verdict"),
     [
         (
-            [
-                process(0, thread("value")),
-                process(1, thread("sleeps")),
-                process(2, thread("value")),
-            ],
-            "Process 1 has not reached what processes 0 and 2 are waiting for.",
+            [*waiting_at(1, 1), process(2, thread("sleeps"))],
+            "Process 2 has not reached what processes 0 and 1 are waiting for.",
         ),
         (
             [process(0, thread("value")), process(1), process(2, fate="has ended")],
