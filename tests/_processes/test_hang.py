@@ -73,32 +73,25 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
         items.get()
         items.get()  # Another line.
 
-    loader = threading.Thread(target=load, name="loader", daemon=True)
-    loader.start()
+    threading.Thread(target=load, name="loader", daemon=True).start()
     shared, clock = SharedState(), FakeClock()
     sampler = Sampler(shared, clock)
 
-    def sample():
-        clock.advance(1)
-        sampler.sample()
-        return next(t for t in shared.read()["threads"] if t["name"] == "loader")
+    def sample_until(condition):
+        while True:
+            clock.advance(1)
+            sampler.sample()
+            (loader,) = (t for t in shared.read()["threads"] if t["name"] == "loader")
+            if condition(loader):
+                return loader
 
-    def sample_until_it_stands():
-        while (thread := sample())["since"] == clock.now:
-            pass
-        return thread
-
-    first = sample_until_it_stands()
-    assert first["line"][0] == __file__
-    assert first["line"][2] == "items.get()"
+    first = sample_until(lambda loader: loader["since"] == clock.now - 2)
+    assert first["line"][::2] == [__file__, "items.get()"]
     assert (first["doing"], first["dispatches"]) == ("locks", False)
-    assert sample()["since"] == first["since"]
     items.put(None)
-    while sample()["line"] == first["line"]:
-        pass
-    assert sample_until_it_stands()["since"] > first["since"]
+    second = sample_until(lambda loader: loader["line"] != first["line"])
+    assert second["since"] == clock.now
     items.put(None)
-    loader.join()
     shared.close()
 
 

@@ -65,9 +65,6 @@ def sum_over_all(value):
 def test_each_result_comes_back_in_the_order_of_the_processes(shared):
     assert shared.run(number) == [0, 1]
     assert shared.run(lambda base, more=0: base + more + number(), 5, more=10) == [15, 16]
-
-
-def test_they_compute_together(shared):
     assert shared.run(lambda: sum_over_all(number() + 1)) == [3000, 3000]
 
 
@@ -87,8 +84,8 @@ def test_what_they_print_is_shown_with_their_number(shared, capfd):
         assert own == [f"[{process}] one", f"[{process}] two, without an end"]
 
 
-def test_a_megabyte_of_output_holds_nobody_up(shared, capfd):
-    shared.run(lambda: print("x" * 99 + "\n" * 1, end="") or print("\n".join(["y" * 99] * 10_000)))
+def test_a_megabyte_of_output_blocks_no_process(shared, capfd):
+    shared.run(lambda: print("\n".join(["y" * 99] * 10_000)))
     assert len(capfd.readouterr().out) > 2_000_000
 
 
@@ -126,37 +123,46 @@ def test_a_result_that_cannot_be_sent_is_refused_with_the_way_out(shared):
     assert "workers.keep" in str(raised.value)
 
 
-def test_who_dies_is_named_before_who_failed_for_it(two, capfd):
-    def die():
-        sum_over_all(1)
-        if number() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return sum_over_all(2)
+def die():
+    sum_over_all(1)
+    if number() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum_over_all(2)
 
-    with pytest.raises(WorkerError, match="Process 1 has died: SIGKILL"):
-        two.run(die)
+
+def leave_a_child():
+    if number() == 1 and os.fork():  # The child holds this process's files open, and stays.
+        os._exit(7)
+    time.sleep(600)
+
+
+def fail_while_the_other_waits():
+    return sum_over_all(1) if number() == 0 else 1 / 0
+
+
+def print_for_ever():
+    while True:
+        print("x" * 70)
+
+
+@pytest.mark.parametrize(
+    ("function", "timeout", "error"),
+    [
+        (die, 60, "Process 1 has died: SIGKILL"),
+        (leave_a_child, 60, "Process 1 has died: exit status 7"),
+        (fail_while_the_other_waits, 60, "Process 1 failed"),
+        (print_for_ever, 1, "Processes 0 and 1 have not ended after 1 s"),
+    ],
+)
+def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(
+    two, monkeypatch, function, timeout, error
+):
+    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    with pytest.raises(WorkerError, match=error):
+        two.run(function, timeout=timeout)
+    assert repr(two) == "<2 workers, ended>"
     with pytest.raises(WorkerError, match="These workers have ended"):
         two.run(number)
-
-
-def test_one_that_prints_all_the_time_is_ended_all_the_same(two, capfd):
-    def chatter():
-        while True:
-            print("x" * 70)
-
-    with pytest.raises(WorkerError, match="have not ended after 1 s"):
-        two.run(chatter, timeout=1)
-    assert "x" * 70 in capfd.readouterr().out
-
-
-def test_one_whose_child_lives_on_is_seen_to_have_died(two):
-    def leave_a_child():
-        if number() == 1 and os.fork():  # The child has its files, and stays.
-            os._exit(7)
-        time.sleep(600)
-
-    with pytest.raises(WorkerError, match="Process 1 has died: exit status 7"):
-        two.run(leave_a_child)
 
 
 def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
@@ -170,22 +176,14 @@ def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
         assert workers.run(int, timeout=1e-9) == [0]
 
 
-def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
-    with pytest.raises(WorkerError, match="Process 0 has not ended after 2 s") as raised:
-        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
+def test_a_process_that_leaves_out_a_collective_step_is_found_at_the_deadline(two):
+    with pytest.raises(WorkerError, match="Process 0 has not ended after 4 s") as raised:
+        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=4)
     _, waits, *_, last = str(raised.value).splitlines()
     assert waits.startswith("[0] waiting for a value")
     assert "return float(jax.jit" in waits
     assert __file__ in waits
     assert last == "Process 1 has not reached what process 0 is waiting for."
-    assert repr(two) == "<2 workers, ended>"
-
-
-def test_who_waits_for_one_that_has_failed_is_ended(two, monkeypatch):
-    monkeypatch.setattr(workers_module, "GRACE", 0.5)
-    with pytest.raises(WorkerError, match="Process 1 failed"):
-        two.run(lambda: sum_over_all(1) if number() == 0 else 1 / 0)
-    assert repr(two) == "<2 workers, ended>"
 
 
 def test_more_processes_than_cores_are_said_and_not_refused(monkeypatch, capsys):
@@ -256,20 +254,11 @@ def test_a_message_that_never_ends_counts_as_none(sleeping):
         worker.receive(0.1)
 
 
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"count": 0}, "count must be an integer of at least 1"),
-        ({"count": 1, "devices": 0}, "devices must be an integer of at least 1"),
-        ({"count": 1, "port": -1}, "port must be an integer of at least 0"),
-    ],
-)
-def test_a_number_that_makes_no_sense_is_refused(options, says):
-    with pytest.raises(ValueError, match=says):
-        Workers(**options)
-
-
-def test_a_call_that_makes_no_sense_is_refused(shared):
+def test_an_argument_that_makes_no_sense_is_refused(shared):
+    for options in ({"count": 0}, {"count": 1, "devices": 0}, {"count": 1, "port": -1}):
+        name = [*options][-1]
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least"):
+            Workers(**options)
     with pytest.raises(ValueError, match="kept by other workers"):
         shared.run(abs, workers_module.Kept(-1, 1))
     with pytest.raises(TypeError, match="run\\(\\) needs a function"):

@@ -5,12 +5,14 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from commands import main_with
 from fakes import FAST, SLOW, run_of
 
 compare = functools.partial(main_with, "compare")
+once = functools.partial(compare, "--before", "HEAD", "--rounds", "1")
 
 
 def test_two_files_are_compared_with_a_caution(tmp_path, capsys):
@@ -23,29 +25,34 @@ def test_two_files_are_compared_with_a_caution(tmp_path, capsys):
     assert "Caution: these are two runs at two times." in out
 
 
+SCRIPT = "benchmarks/bench.py"
 PRINTS = """
-import pathlib, sys, times
+import sys, times
 print("hello")
 for file in sys.argv[1:]:
     with open(file, "a") as log:
         log.write(times.name)
 print(times.text)
 """
-SCRIPT = "benchmarks/bench.py"
+
+
+def times(name, needs=None, **samples):
+    return f"name, text = {name!r}, {run_of(needs=needs, **samples).to_json()!r}"
+
+
+SLOWER = times("", f=tuple(1.2 * s for s in SLOW))
 
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
     """A repository whose only commit is slow, and whose files are fast; we stand in its folder."""
-    folder = tmp_path / "project"
-    (folder / "benchmarks").mkdir(parents=True)
-    monkeypatch.chdir(folder)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
     git("init", "--quiet", "--initial-branch=main")
-    (folder / SCRIPT).write_text(PRINTS)
-    write_times("slow ", SLOW)
+    write({SCRIPT: PRINTS, "times.py": times("slow ", f=SLOW)})
     commit()
-    write_times("fast ", FAST)
-    return folder
+    write({"times.py": times("fast ", f=FAST)})
+    return tmp_path / "project"
 
 
 def git(*arguments):
@@ -58,9 +65,10 @@ def commit():
     git("commit", "--quiet", "--message", "A version.")
 
 
-def write_times(name, samples, path="times.py", **options):
-    with open(path, "w") as module:
-        module.write(f"name, text = {name!r}, {run_of(f=samples, **options).to_json()!r}")
+def write(files):
+    for name, text in files.items():
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text(text)
 
 
 @pytest.mark.parametrize(
@@ -80,9 +88,7 @@ def write_times(name, samples, path="times.py", **options):
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_refused(arguments, message, repository, capsys):
-    (repository / "text.py").write_text("no JSON")
-    for name in "fg":
-        (repository / f"{name}.json").write_text(run_of(**{name: SLOW}).to_json())
+    write({"text.py": "no JSON", **{f"{f}.json": run_of(**{f: SLOW}).to_json() for f in "fg"}})
     assert compare(*arguments) == 2
     assert message in capsys.readouterr().err
 
@@ -91,9 +97,8 @@ def test_a_comparison_that_makes_no_sense_is_refused(arguments, message, reposit
 
 
 def test_six_rounds_run_the_versions_in_turn_and_decide(repository, tmp_path, capfd):
-    log = tmp_path / "log"
-    assert compare("--before", "main", SCRIPT, log) == 0
-    assert log.read_text() == "slow fast fast slow " * 3
+    assert compare("--before", "main", SCRIPT, tmp_path / "log") == 0
+    assert (tmp_path / "log").read_text() == "slow fast fast slow " * 3
     out, err = capfd.readouterr()
     assert out.startswith("main (")
     assert ") -> the files here\n\nf\n  result ready" in out
@@ -104,25 +109,22 @@ def test_six_rounds_run_the_versions_in_turn_and_decide(repository, tmp_path, ca
     assert err.splitlines()[-1] == "round 6 of 6"
 
 
-def test_two_commits_are_compared_whatever_the_files_here_are(repository, tmp_path, capsys):
+def test_two_commits_are_compared_whatever_the_files_here_are(repository, capsys):
     commit()
-    (repository / "times.py").write_text("1 / 0")
-    commits = ["--before", "HEAD", "--after", "HEAD~", "--rounds", "1"]
-    assert compare(*commits, "-m", "benchmarks.bench") == 0
+    write({"times.py": "1 / 0"})
+    assert once("--after", "HEAD~", "-m", "benchmarks.bench") == 0
     assert "2 times (too few for an interval): undecided" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("folder", "script"), [("new", "bench.py"), (".", "../outside.py")])
+@pytest.mark.parametrize("script", ["bench.py", "../../outside.py"])
 def test_a_script_that_the_commit_lacks_runs_with_the_modules_of_each_version(
-    folder, script, repository, tmp_path, monkeypatch
+    script, repository, tmp_path, monkeypatch
 ):
-    (repository / folder).mkdir(exist_ok=True)
-    monkeypatch.chdir(repository / folder)
-    with open(script, "w") as file:
-        file.write(PRINTS)
-    log = tmp_path / "log"
-    assert compare("--before", "HEAD", "--rounds", "1", script, log) == 0
-    assert log.read_text() == "slow fast "
+    (repository / "new").mkdir()
+    monkeypatch.chdir("new")
+    write({script: PRINTS})
+    assert once(script, tmp_path / "log") == 0
+    assert (tmp_path / "log").read_text() == "slow fast "
 
 
 @pytest.mark.parametrize(("folder", "path"), [("src", ""), ("lib", "lib")])
@@ -130,57 +132,50 @@ def test_each_version_has_its_modules_of_src_and_pythonpath(
     folder, path, repository, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PYTHONPATH", path)
-    (repository / folder).mkdir()
-    (repository / "times.py").unlink()
-    write_times("slow ", SLOW, f"{folder}/times.py")
+    Path("times.py").unlink()
+    write({f"{folder}/times.py": times("slow ", f=SLOW)})
     commit()
-    write_times("fast ", FAST, f"{folder}/times.py")
-    log = tmp_path / "log"
-    assert compare("--before", "HEAD", "--rounds", "1", SCRIPT, log) == 0
-    assert log.read_text() == "slow fast "
-
-
-def test_a_folder_src_that_is_a_package_itself_is_not_searched(repository):
-    (repository / "src").mkdir()
-    (repository / "src" / "__init__.py").touch()
-    (repository / "src" / "types.py").write_text("1 / 0")
-    commit()
-    assert compare("--before", "HEAD", "--rounds", "1", SCRIPT) == 0
-
-
-def test_a_script_that_differs_itself_and_an_option_behind_it_are_pointed_out(repository, capfd):
-    with open(SCRIPT, "a") as script:
-        script.write("# Twice the work.")
-    assert compare("--before", "HEAD", "--rounds", "1", SCRIPT, "--rounds") == 0
-    out, err = capfd.readouterr()
-    assert f"{SCRIPT} itself differs" in out
-    assert "--rounds stands behind the script" in err
-    assert (repository / "--rounds").exists()  # The script writes into each file that it is given.
+    write({f"{folder}/times.py": times("fast ", f=FAST)})
+    assert once(SCRIPT, tmp_path / "log") == 0
+    assert (tmp_path / "log").read_text() == "slow fast "
 
 
 @pytest.mark.parametrize(
-    ("samples", "needs", "share", "status"),
+    ("files", "options", "status", "message"),
     [
-        (tuple(1.2 * s for s in SLOW), None, "5%", 1),
-        (tuple(1.2 * s for s in SLOW), None, "25%", 0),
-        (SLOW, "two CPU cores", "5%", 2),
+        ({SCRIPT: f"{PRINTS}# More work."}, ["--rounds", "1"], 0, f"{SCRIPT} itself differs"),
+        ({"times.py": SLOWER}, ["--fail-over", "5%"], 1, "1.2 times (1.2 to 1.2): slower"),
+        ({"times.py": SLOWER}, ["--fail-over", "25%"], 0, "1.2 times (1.2 to 1.2): slower"),
+        ({"times.py": times("", "a GPU", f=SLOW)}, ["--fail-over", "5%"], 2, "needs a GPU"),
+        ({"times.py": times("", g=SLOW)}, [], 2, "files here have no function in common: f; and g"),
+        # A folder src that is a package itself is not searched.
+        ({"src/__init__.py": "", "src/types.py": "1 / 0"}, ["--rounds", "1"], 0, "undecided"),
     ],
 )
-def test_the_status_says_whether_it_has_surely_become_slower_by_more_than_a_share(
-    samples, needs, share, status, repository
+def test_the_status_and_the_report_say_how_the_files_here_differ(
+    files, options, status, message, repository, capfd
 ):
-    write_times("new ", samples, needs=needs)
-    assert compare("--before", "HEAD", "--fail-over", share, SCRIPT) == status
+    write(files)
+    assert compare("--before", "HEAD", *options, SCRIPT) == status
+    out, err = capfd.readouterr()
+    assert message in out + err
+    assert ("round 1" in err) == ("no function" not in err)  # Then the first round is the last.
+
+
+def test_an_option_behind_the_script_goes_to_the_script_with_a_note(repository, capfd):
+    assert once(SCRIPT, "--rounds") == 0
+    assert "--rounds stands behind the script" in capfd.readouterr().err
+    assert Path("--rounds").exists()  # The script writes into each file that it is given.
 
 
 # --- What goes wrong --------------------------------------------------------------------------
 
 
 def test_a_file_that_git_cannot_bring_is_named(repository, capsys):
-    for path in (repository / ".git" / "objects").glob("??/*"):
+    for path in Path(".git", "objects").glob("??/*"):
         if git("cat-file", "-t", path.parent.name + path.name) == "blob\n":
             path.unlink()
-    assert compare("--before", "HEAD", "--rounds", "1", SCRIPT) == 2
+    assert once(SCRIPT) == 2
     assert f"git does not have {SCRIPT} of HEAD here" in capsys.readouterr().err
 
 
@@ -188,17 +183,9 @@ def test_in_a_shallow_clone_the_way_to_an_older_commit_is_named(repository, monk
     commit()
     git("clone", "--quiet", "--depth=1", repository.as_uri(), "../shallow")
     monkeypatch.chdir("../shallow")
-    assert compare("--before", "HEAD~1", "--rounds", "1", SCRIPT) == 2
+    assert compare("--before", "HEAD~1", SCRIPT) == 2
     message = capsys.readouterr().err
     assert message.startswith("git has no commit 'HEAD~1' here. This clone is shallow; git fetch")
-
-
-def test_two_versions_without_a_common_function_end_after_the_first_round(repository, capfd):
-    (repository / "times.py").write_text(f"name, text = 'n', {run_of(g=SLOW).to_json()!r}")
-    assert compare("--before", "HEAD", SCRIPT) == 2
-    message = capfd.readouterr().err
-    assert "and the files here have no function in common: f; and g." in message
-    assert "round 1" not in message
 
 
 @pytest.mark.parametrize(
@@ -208,15 +195,18 @@ def test_two_versions_without_a_common_function_end_after_the_first_round(reposi
         ("print('no data'); raise SystemExit(3)", "The last that it printed:\nno data\nA commit"),
         ("import os; os.kill(os.getpid(), 11)", "has ended by SIGSEGV."),
         ("print('{{}}')", "has not printed what it measured: This is nothing"),
-        ("import sys; sys.path.insert(0, {here!r}); import times", "It has imported times from"),
+        (
+            "import sys; sys.path.insert(0, {here!r}); import times; sys.exit()",
+            "It has imported times from",
+        ),
     ],
 )
 def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
     line, words, repository, capfd
 ):
-    (repository / "bench.py").write_text(line.format(here=str(repository)))
+    write({"bench.py": line.format(here=str(repository))})
     commit()
-    assert compare("--before", "HEAD", "bench.py") == 2
+    assert once("bench.py") == 2
     message = capfd.readouterr().err
     assert f"bench.py of HEAD ({git('rev-parse', 'HEAD')[:7]}) has " in message
     assert words in message
@@ -227,34 +217,33 @@ def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
 
 def test_a_hook_of_git_may_compare_and_nothing_in_the_repository_is_written(repository):
     commit()
-    hook = repository / ".git" / "hooks" / "pre-commit"
+    hook, file = Path(".git", "hooks", "pre-commit"), Path("new.txt")
     command = f"{sys.executable} -m d2lpar compare --before HEAD~1 --rounds 1 {SCRIPT}"
     hook.write_text(f"#!/bin/sh\nexport GIT_DIR={repository / '.git'}\nexec {command}\n")
     hook.chmod(0o755)
-    (repository / "new.txt").touch()
-    git("add", "new.txt")
+    file.touch()
+    git("add", file)
     git("commit", "--all", "--quiet", "--message", "A file.")
     assert git("show", "--name-only", "--format=") == "new.txt\n"
     assert git("status", "--short", "--branch") == "## main\n"
 
 
-def test_a_process_that_a_program_leaves_behind_is_not_waited_for_and_ends(
-    repository, left_of, tmp_path
-):
-    with open(SCRIPT, "a") as script:
-        script.write("\nimport subprocess\nleft = subprocess.Popen(['sleep', '600'])")
-        script.write(f"\nprint(left.pid, file=open({str(tmp_path / 'pids')!r}, 'a'))")
-    assert compare("--before", "HEAD", "--rounds", "1", SCRIPT) == 0
-    assert not left_of(map(int, (tmp_path / "pids").read_text().split()))
+def test_a_process_that_a_program_leaves_behind_is_not_waited_for_and_ends(repository, left_of):
+    starts = "import subprocess, sys; left = subprocess.Popen(['sleep', '600'])"
+    write({SCRIPT: f"{starts}\nsys.argv.append(str(left.pid)){PRINTS}"})
+    assert once(SCRIPT) == 0
+    (file,) = repository.glob("[0-9]*")
+    assert not left_of([int(file.name)])
 
 
 @pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 def test_a_signal_ends_the_program_too_and_no_file_is_left(repository, tmp_path, left_of, sent):
     (tmp_path / "temporary").mkdir()
-    (repository / "bench.py").write_text(
+    program = (
         "import os, subprocess, sys, time; child = subprocess.Popen(['sleep', '600'])\n"
         "print(os.getpid(), child.pid, file=sys.stderr, flush=True); time.sleep(600)"
     )
+    write({"bench.py": program})
     command = [sys.executable, "-m", "d2lpar", "compare", "--before", "HEAD", "bench.py"]
     environment = os.environ | {"TMPDIR": str(tmp_path / "temporary")}
     pipe = {"stderr": subprocess.PIPE, "text": True}
