@@ -156,25 +156,25 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def share(given: str) -> float:
+def share(text: str) -> float:
     """Read a share between 0 and 1, or one in per cent."""
     try:
-        number = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"a share lies between 0 % and 100 %, found {given!r}")
+        raise argparse.ArgumentTypeError(f"a share lies between 0 % and 100 %, found {text!r}")
     return number
 
 
-def seconds(given: str) -> float:
+def seconds(text: str) -> float:
     """Read a time in seconds or, with `m` behind it, in minutes."""
     try:
-        number = float(given.rstrip("sm")) * (60 if given.endswith("m") else 1)
+        number = float(text.rstrip("sm")) * (60 if text.endswith("m") else 1)
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {given!r}")
+        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {text!r}")
     return number
 
 

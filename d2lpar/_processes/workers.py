@@ -38,7 +38,6 @@ from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from types import CodeType
 from typing import Any, ClassVar, NamedTuple
@@ -209,7 +208,7 @@ class Workers:
                 cannot be sent; the message says which process and why, and its last output. After
                 a timeout or a death all are ended, and these workers cannot be used again.
         """
-        outcomes = self._call(function, args, kwargs, timeout, stalled_after=stalled_after)
+        outcomes = self._call(function, args, kwargs, timeout, stalled_after)
         if not return_exceptions:
             self._check(outcomes, getattr(function, "__name__", "run"))
         return outcomes
@@ -238,7 +237,7 @@ class Workers:
         """
         self._kept += 1
         kept = Kept(self._token, self._kept)
-        self._check(self._call(function, args, kwargs, timeout, keep=kept), "keep")
+        self._check(self._call(function, args, kwargs, timeout, kept=kept), "keep")
         return kept
 
     def diagnose(self) -> str:
@@ -272,20 +271,20 @@ class Workers:
         args: tuple,
         kwargs: dict[str, Any],
         timeout: float | None,
-        keep: Kept | None = None,
         stalled_after: float | None = None,
+        kept: Kept | None = None,
     ) -> list[Any]:
         if not isinstance(function, Kept):
             require_function("run", function)
         for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
             if value is not None:
                 require_seconds(name, value)
-        kept = (value for value in (function, *args, *kwargs.values()) if isinstance(value, Kept))
-        if any(value.workers != self._token for value in kept):
+        values = function, *args, *kwargs.values()
+        if any(isinstance(value, Kept) and value.workers != self._token for value in values):
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
-        request = pickle.dumps((*_pickled((function, args, kwargs)), keep))
+        request = pickle.dumps((*_pickled((function, args, kwargs)), kept))
         with self._lock:
             try:
                 for worker in self._workers:
@@ -355,20 +354,18 @@ class Workers:
             raise error
 
 
-@dataclass
 class _Worker:
-    number: int
-    process: subprocess.Popen
-    connection: Connection
-    shared: SharedState
-    output_ended: bool = False
+    """A process, with this side's end of its connection, its output, and its shared state."""
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self, number: int, process: subprocess.Popen, connection: Connection, shared: SharedState
+    ) -> None:
+        self.number, self.process, self.connection = number, process, connection
+        self._shared, self._receiver = shared, ThreadPoolExecutor(1)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._partial_line = ""
-        self._receiver = ThreadPoolExecutor(1)
-        self.output = self.process.stdout
+        self._partial_line, self.output_ended = "", False
+        self.output = process.stdout
         os.set_blocking(self.output.fileno(), False)
 
     @classmethod
@@ -400,7 +397,7 @@ class _Worker:
         self._receiver.shutdown()  # Returns, since the process at the other end is dead.
         self.connection.close()
         self.output.close()
-        self.shared.close()
+        self._shared.close()
 
     @property
     def alive(self) -> bool:
@@ -417,7 +414,7 @@ class _Worker:
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
             fate = "is stopped (SIGSTOP), and goes on with SIGCONT"
         printed = self.last_lines[-1] if self.last_lines else ""
-        return ProcessStatus(self.number, self.shared.read(), fate, printed)
+        return ProcessStatus(self.number, self._shared.read(), fate, printed)
 
     def receive(self, seconds: float) -> Any:
         """Return the result that the worker sends, or the error.
@@ -496,7 +493,7 @@ class _StallDetector:
         if messages or math.isinf(self._after):
             self._last_message = time.monotonic()
             return False
-        progress = max(ProcessStatus(w.number, w.shared.read()).last_progress() for w in workers)
+        progress = max(worker.status({}).last_progress() for worker in workers)
         began = max(self._last_message, progress)
         if began == self._reported or time.monotonic() - began < self._after:
             return False

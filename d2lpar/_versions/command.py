@@ -31,22 +31,15 @@ def compare(options: argparse.Namespace) -> int:
         options.refuse(f"there is no script {options.script!r}")
     if options.before and behind:
         print(f"{behind[0]} stands behind the script, so it goes to the script.", file=sys.stderr)
-    few = options.rounds is not None and options.rounds < 6
-    if options.fail_over is not None and few:
-        options.refuse(
-            "--fail-over needs six rounds: fewer have no interval, and nothing would fail"
-        )
+    if options.fail_over is not None and options.rounds is not None and options.rounds < 6:
+        options.refuse("--fail-over needs six rounds: fewer have no interval to judge by")
     if not options.before:
         if behind:
             options.refuse(f"{behind[0]} has to stand before the script")
-        of_commits = {
-            "--after": options.after,
-            "--rounds": options.rounds,
-            "--fail-over": options.fail_over,
-            "-m": options.module or None,
-        }
-        if given := [name for name, value in of_commits.items() if value is not None]:
-            options.refuse(f"{given[0]} needs --before COMMIT: two files allow no sure verdict")
+        values = options.after, options.rounds, options.fail_over, options.module or None
+        for name, value in zip(("--after", "--rounds", "--fail-over", "-m"), values, strict=True):
+            if value is not None:
+                options.refuse(f"{name} needs --before COMMIT: two files allow no sure verdict")
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
     with _signals_exit():
@@ -84,18 +77,18 @@ def _compare(options: argparse.Namespace) -> int:
             program = Program(options.script, options.module, options.arguments)
             rounds = 6 if options.rounds is None else options.rounds
             names, runs, notes = in_turn(program, options.before, options.after, rounds)
-            found = changes_in_turn(runs)
+            result = changes_in_turn(runs)
         else:
             names = options.script, options.arguments[0]
             runs = [(read(Path(names[0])), read(Path(names[1])))]
             require_common(names, *runs[0])
-            found, notes = changes(*runs[0]), [TWO_RUNS]
+            result, notes = changes(*runs[0]), [TWO_RUNS]
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(report(names, runs, found, notes))
+    print(report(names, runs, result, notes))
     if options.fail_over is None:
         return 0
-    if any(change.needs for change in found):
+    if any(change.needs for change in result):
         return 2
-    return int(any(change.is_surely_later(1 + options.fail_over) for change in found))
+    return int(any(change.is_surely_later(1 + options.fail_over) for change in result))

@@ -282,11 +282,11 @@ def _python_path(version: Version, repository: Path) -> str:
 
     A folder of PYTHONPATH that lies in the repository becomes the same folder of the version.
     """
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    user_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     paths = [version.folder]
     if not (version.folder / "src" / "__init__.py").exists():  # Else `src` is itself a package.
         paths.append(version.folder / "src")
-    for path in map(Path.resolve, map(Path, given)):
+    for path in map(Path.resolve, map(Path, user_paths)):
         inside = path.is_relative_to(repository)
         paths.append(version.folder / path.relative_to(repository) if inside else path)
     return os.pathsep.join(map(str, paths))
@@ -346,11 +346,11 @@ def _gits_variables() -> frozenset[str]:
 
     With these, commands in a clone would write to the index of the user's repository.
     """
+    command = ["git", "rev-parse", "--local-env-vars"]
     try:
-        _, names = _run(["git", "rev-parse", "--local-env-vars"])
+        return frozenset(subprocess.check_output(command, text=True).split())
     except FileNotFoundError as error:
         raise D2lparError("There is no git here, which keeps the two versions.") from error
-    return frozenset(names.split())
 
 
 def _without_gits_variables() -> dict[str, str]:
@@ -359,14 +359,16 @@ def _without_gits_variables() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str:
-    with tempfile.TemporaryFile() as errors:
-        command, environment = ["git", *arguments], _without_gits_variables()
-        status, output = _run(command, env=environment, stderr=errors)
-        errors.seek(0)
-        message = errors.read().decode(errors="replace").strip()
-    if status:
-        raise D2lparError(f"git {' '.join(arguments)}: {message}")
-    return output.strip()
+    done = subprocess.run(
+        ["git", *arguments],
+        env=_without_gits_variables(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        raise D2lparError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def _run(command: Sequence[str], **options: Any) -> tuple[int, str]:

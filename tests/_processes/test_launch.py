@@ -73,7 +73,7 @@ time.sleep(600)
 """
 
 
-def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(script, left_of):
+def test_a_stall_and_sigusr1_and_ctrl_c_show_where_a_program_hangs(script, left_of):
     path = script(HANGS)
     command = [sys.executable, "-m", "d2lpar", "run", "--stalled-after", "2s", path]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}

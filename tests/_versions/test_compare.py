@@ -33,16 +33,6 @@ def test_the_interval_of_a_ratio_has_the_ranks_that_the_tables_of_mann_and_whitn
     assert change.ratio == pytest.approx(np.median(ratios))
 
 
-def test_the_interval_covers_the_true_ratio_at_least_as_often_as_it_says():
-    rng, covered = np.random.default_rng(0), []
-    for _ in range(400):
-        old, new = rng.lognormal(sigma=0.4, size=(2, 9))
-        (change, _) = changes(run_of(f=tuple(old)), run_of(f=tuple(0.7 * new)))
-        low, high = change.interval
-        covered.append(low <= 0.7 <= high)
-    assert 0.93 < np.mean(covered) < 0.98
-
-
 def test_of_very_many_samples_the_interval_comes_at_once_and_is_nearly_the_exact_one():
     exact, nearly = (_rank_of_the_end(50, n, 0.025) for n in (50, 51))
     assert nearly == pytest.approx(exact * 51 / 50, rel=0.01)
@@ -61,11 +51,11 @@ def test_of_very_many_samples_the_interval_comes_at_once_and_is_nearly_the_exact
     ],
 )
 def test_the_verdict_on_two_runs_rests_on_the_whole_interval(before, after, needs, verdict):
-    found = changes(run_of(f=before), run_of(f=after, needs=needs))
-    assert verdicts(found) == {("f", "total"): verdict, ("f", "dispatch"): verdict}
-    assert found[0].is_surely_later(1.0) == (verdict == "seems slower")
-    assert ("too few for an interval" in str(found[0])) == (len(before) < 9)
-    assert ("no ratio, since not all" in str(found[0])) == (not any(before))
+    result = changes(run_of(f=before), run_of(f=after, needs=needs))
+    assert verdicts(result) == {("f", "total"): verdict, ("f", "dispatch"): verdict}
+    assert result[0].is_surely_later(1.0) == (verdict == "seems slower")
+    assert ("too few for an interval" in str(result[0])) == (len(before) < 9)
+    assert ("no ratio, since not all" in str(result[0])) == (not any(before))
 
 
 def test_an_observed_quantity_is_compared_as_well_and_is_less_or_more():
