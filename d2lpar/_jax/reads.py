@@ -42,7 +42,7 @@ class _Here(threading.local):
 _here = _Here()
 
 
-def innermost() -> Listener | None:
+def current_listener() -> Listener | None:
     """Return who is told of the reads of this thread."""
     return _here.listener()
 

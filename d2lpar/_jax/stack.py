@@ -60,7 +60,7 @@ class Place:
         return f"{self.file}{', line ' if is_cell else ':'}{self.line}"
 
 
-class Site(NamedTuple):
+class CodePosition(NamedTuple):
     """A position in code: some function, and which of its instructions it is at."""
 
     code: CodeType
@@ -72,7 +72,7 @@ class Site(NamedTuple):
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Site)
+            isinstance(other, CodePosition)
             and self.code is other.code
             and self.instruction == other.instruction
         )
@@ -131,51 +131,51 @@ class Site(NamedTuple):
         )
 
 
-class Sight(NamedTuple):
+class StackSample(NamedTuple):
     """Where a thread is.
 
     Attributes:
-        at: Tells whether it has moved since.
-        site: In the user's own code.
-        deepest: In the innermost code that is not NumPy's.
+        fingerprint: Tells whether it has moved since.
+        position: In the user's own code.
+        innermost: In the innermost code that is not NumPy's.
         callers: The positions in the user's code that led there, innermost first.
-        doing: `"compiles"`, `"checks"`, `"barrier"`, `"value"`, `"callback"`, `"sleeps"`, `"locks"`
-            (waits for another thread), `"jax"`, `"puts"` (copies to a device), `"call"` (of
-            something that has no frame, and may be of JAX), `"python"`, or `"library"`, Python in
-            others' code.
+        activity: `"compiles"`, `"checks"`, `"barrier"`, `"value"`, `"callback"`, `"sleeps"`,
+            `"locks"` (waits for another thread), `"jax"`, `"puts"` (copies to a device), `"call"`
+            (of something that has no frame, and may be of JAX), `"python"`, or `"library"`, Python
+            in others' code.
     """
 
-    at: tuple[int, int, int]
-    site: Site
-    deepest: Site
-    callers: tuple[Site, ...]
-    doing: str
+    fingerprint: tuple[int, int, int]
+    position: CodePosition
+    innermost: CodePosition
+    callers: tuple[CodePosition, ...]
+    activity: str
 
 
-def sight_of(frame: FrameType | None) -> Sight | None:
+def sample_stack(frame: FrameType | None) -> StackSample | None:
     """Return where the thread with this innermost frame is; None if it is in nobody's own code.
 
     A stack is walked once: what has returned meanwhile leads nowhere.
     """
-    inner: list[Site] = []
-    mine: list[Site] = []
+    inner: list[CodePosition] = []
+    mine: list[CodePosition] = []
     called_back = False
     for outer in frames_outward(frame):
-        site = Site(outer.f_code, outer.f_lasti)
-        if site.owner == "user":
-            mine.append(site)
+        position = CodePosition(outer.f_code, outer.f_lasti)
+        if position.owner == "user":
+            mine.append(position)
         elif not mine:
-            inner.append(site)
-        elif site.owner == "jax":
-            called_back |= site.module in _CALLBACKS
+            inner.append(position)
+        elif position.owner == "jax":
+            called_back |= position.module in _CALLBACKS
         if len(mine) == 4:
             break
     if not mine:
         return None
-    deepest = next((site for site in inner if site.owner != "numpy"), mine[0])
-    doing = "callback" if called_back else _doing(inner, deepest, frame.f_globals)
-    at = id(frame), frame.f_lasti, mine[0].instruction
-    return Sight(at, mine[0], deepest, tuple(mine[1:]), doing)
+    innermost = next((position for position in inner if position.owner != "numpy"), mine[0])
+    doing = "callback" if called_back else _doing(inner, innermost, frame.f_globals)
+    fingerprint = id(frame), frame.f_lasti, mine[0].instruction
+    return StackSample(fingerprint, mine[0], innermost, tuple(mine[1:]), doing)
 
 
 def current_frames() -> dict[int, FrameType]:
@@ -206,13 +206,13 @@ def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
         gc.enable()
 
 
-def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:
-    of_jax = {site.code.co_name for site in inner if site.owner == "jax"}
+def _doing(inner: list[CodePosition], innermost: CodePosition, names: dict[str, Any]) -> str:
+    of_jax = {position.code.co_name for position in inner if position.owner == "jax"}
     if any(word in name for name in of_jax for word in ("compil", "lower", "trace_to_jaxpr")):
         return "compiles"
     if any("check_special" in name for name in of_jax):
         return "checks"
-    called = deepest.calls()
+    called = innermost.calls()
     asked = (called or "").rsplit(".", 1)[-1]
     if _BARRIERS & {*of_jax, asked}:
         return "barrier"
@@ -220,16 +220,16 @@ def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:
         return "value"
     if of_jax:
         return "puts" if "device_put" in of_jax else "jax"
-    if deepest.owner == "stdlib" and deepest.module in _LOCKS:
+    if innermost.owner == "stdlib" and innermost.module in _LOCKS:
         return "locks"
     if called is not None:
         if asked in _SLEEPS or asked in _WAITS:
             return "sleeps" if asked in _SLEEPS else "locks"
         return "jax" if _whose(called, names) == "jax" else "call"
     # NumPy reads an array behind `a[i] = x`, `a[x]` and `a + x`, without a call.
-    if any(site.owner == "numpy" for site in inner) or deepest.has_operator():
+    if any(position.owner == "numpy" for position in inner) or innermost.has_operator():
         return "call"
-    return "python" if deepest.owner == "user" else "library"
+    return "python" if innermost.owner == "user" else "library"
 
 
 def _whose(called: str, names: dict[str, Any]) -> str:
@@ -250,26 +250,26 @@ def _whose(called: str, names: dict[str, Any]) -> str:
     return "" if found is None else of
 
 
-def may_dispatch(sight: Sight, names: dict[str, Any]) -> bool:
+def may_dispatch(sample: StackSample, names: dict[str, Any]) -> bool:
     """Return whether a thread is in a call that hands work to a device, as far as can be seen.
 
     Args:
-        sight: Where the thread is.
+        sample: Where the thread is.
         names: The global variables of its innermost frame.
     """
-    if sight.doing != "call":
-        return sight.doing in ("jax", "puts")
-    called = sight.deepest.calls()
-    if called is None or reads(sight.deepest) or sight.deepest.owner == "stdlib":
+    if sample.activity != "call":
+        return sample.activity in ("jax", "puts")
+    called = sample.innermost.calls()
+    if called is None or only_reads(sample.innermost) or sample.innermost.owner == "stdlib":
         return False
     return not _whose(called, names)
 
 
-def reads(site: Site) -> bool:
+def only_reads(position: CodePosition) -> bool:
     """Return whether what is called there can only read an array, and is no program of JAX."""
-    called = site.calls()
+    called = position.calls()
     if called is None:
-        return site.owner != "jax"
+        return position.owner != "jax"
     if called in _BUFFERS or called.startswith(("np.", "numpy.")):
         return True
     return called.rsplit(".", 1)[-1] in _READS
@@ -345,25 +345,28 @@ def _shell() -> object | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _place(site: Site) -> Place:
-    file, line = site.code.co_filename, _position(site)[0] or site.code.co_firstlineno
+def _place(position: CodePosition) -> Place:
+    file, line = (
+        position.code.co_filename,
+        _source_range(position)[0] or position.code.co_firstlineno,
+    )
     return Place(cell_of(file) or file, line, _source_of(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)
-def _expression(site: Site) -> str:
+def _expression(position: CodePosition) -> str:
     """Return the source of what is being evaluated, or "" where that is not known."""
-    first, last, start, end = _position(site)
+    first, last, start, end = _source_range(position)
     if None in (first, last, start, end):
         return ""
-    lines = [_source_of(site.code.co_filename, n).encode() for n in range(first, last + 1)]
+    lines = [_source_of(position.code.co_filename, n).encode() for n in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return b"".join(lines).decode(errors="replace").strip()
 
 
-def _position(site: Site) -> tuple[int | None, int | None, int | None, int | None]:
-    at = itertools.islice(site.code.co_positions(), site.instruction // 2, None)
+def _source_range(position: CodePosition) -> tuple[int | None, int | None, int | None, int | None]:
+    at = itertools.islice(position.code.co_positions(), position.instruction // 2, None)
     return next(at, (None, None, None, None))
 
 

@@ -19,14 +19,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._jax.stack import (
+    CodePosition,
     Place,
-    Sight,
-    Site,
+    StackSample,
     cell_of,
     current_frames,
     may_dispatch,
     processor_time,
-    sight_of,
+    sample_stack,
 )
 from d2lpar._plain.format import format_seconds
 
@@ -42,7 +42,7 @@ _BLOCKED_AFTER = 1.0  # Seconds at one line until a call into JAX counts as wait
 # times a second, for 20 us, to check for signals.
 _IDLE_CPU = 1e-4
 _IN_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
-_DOING = {
+_ACTIVITIES = {
     "value": "waiting for a value",
     "barrier": "waiting at a barrier",
     "sleeps": "sleeping",
@@ -118,7 +118,7 @@ class Sampler:
     def __init__(self, shared: SharedState, clock: Callable[[], float] = time.monotonic) -> None:
         self._shared, self._clock = shared, clock
         # For each thread its last sample, when it came to that line, and its CPU time.
-        self._previous: dict[int, tuple[Sight, float, float]] = {}
+        self._previous: dict[int, tuple[StackSample, float, float]] = {}
         self._last_in_jax: list[Any] | None = None
         self._dispatching = {threading.main_thread().ident}
         samples = round(_BLOCKED_AFTER / SAMPLE_INTERVAL)
@@ -139,30 +139,30 @@ class Sampler:
         by_ident = {thread.ident: thread for thread in threading.enumerate()}
         current, threads = {}, []
         for ident, frame in current_frames().items():
-            sight = sight_of(frame)
-            if sight is None or ident == threading.get_ident():
+            sample = sample_stack(frame)
+            if sample is None or ident == threading.get_ident():
                 continue
             thread = by_ident.get(ident)  # None for a thread that XLA has started.
             cpu = processor_time(thread) or 0.0
-            before, since, cpu_before = self._previous.get(ident, (sight, now, cpu))
-            if before.at != sight.at or cpu - cpu_before > _IDLE_CPU:
+            before, since, cpu_before = self._previous.get(ident, (sample, now, cpu))
+            if before.fingerprint != sample.fingerprint or cpu - cpu_before > _IDLE_CPU:
                 since = now
-            current[ident] = sight, since, cpu
-            doing = sight.doing
-            if doing == "call" and may_dispatch(sight, frame.f_globals):
-                doing = "perhaps jax" if _may_wait_in_xla(thread) else "call"
-            line = _line_of(sight.site)
-            if doing in _IN_JAX:
+            current[ident] = sample, since, cpu
+            activity = sample.activity
+            if activity == "call" and may_dispatch(sample, frame.f_globals):
+                activity = "perhaps jax" if _may_wait_in_xla(thread) else "call"
+            line = _line_of(sample.position)
+            if activity in _IN_JAX:
                 self._dispatching.add(ident)
                 self._last_in_jax = [now, line]
             threads.append(
                 {
                     "name": thread.name if thread else "a thread of XLA",
                     "dispatches": ident in self._dispatching,
-                    "doing": doing,
+                    "activity": activity,
                     "since": since,
                     "line": line,
-                    "callers": [_line_of(caller) for caller in sight.callers],
+                    "callers": [_line_of(caller) for caller in sample.callers],
                 }
             )
         self._previous = current
@@ -178,9 +178,9 @@ class Sampler:
         self._shared.write(state)
 
 
-def _line_of(site: Site) -> list[Any]:
+def _line_of(position: CodePosition) -> list[Any]:
     """Return a line as JSON holds it: file, number, and the first 200 characters of its code."""
-    return [site.code.co_filename, site.place.line, site.place.code[:200]]
+    return [position.code.co_filename, position.place.line, position.place.code[:200]]
 
 
 def _may_wait_in_xla(thread: threading.Thread | None) -> bool:
@@ -229,7 +229,7 @@ class ProcessStatus(NamedTuple):
         threads = self.state["threads"] if self.state else ()
         return max(
             (
-                self.state["sampled"] if thread["doing"] == "compiles" else thread["since"]
+                self.state["sampled"] if thread["activity"] == "compiles" else thread["since"]
                 for thread in threads
                 if thread["dispatches"]
             ),
@@ -238,11 +238,11 @@ class ProcessStatus(NamedTuple):
 
 
 def _waits(thread: dict[str, Any], now: float) -> bool:
-    if thread["doing"] in ("value", "barrier"):
+    if thread["activity"] in ("value", "barrier"):
         return True
     # A long call into JAX waits too: for room in the device's queue, or for its arguments.
     blocked = now - thread["since"] >= _BLOCKED_AFTER
-    return blocked and thread["doing"] in ("jax", "puts", "perhaps jax")
+    return blocked and thread["activity"] in ("jax", "puts", "perhaps jax")
 
 
 def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
@@ -278,8 +278,8 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
         for thread in state["threads"]:
             name = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
             current = not (unresponsive or process.fate)
-            doing = _doing(thread, now) if current else "last seen"
-            yield f"{name}{doing} at {_with_code(thread['line'])}"
+            activity = _activity(thread, now) if current else "last seen"
+            yield f"{name}{activity} at {_with_code(thread['line'])}"
             if thread["callers"]:
                 yield f"called from {', '.join(str(_place(line)) for line in thread['callers'])}"
         if state["last_in_jax"]:
@@ -292,9 +292,9 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
         yield f"last printed: {process.printed}"
 
 
-def _doing(thread: dict[str, Any], now: float) -> str:
+def _activity(thread: dict[str, Any], now: float) -> str:
     blocked = now - thread["since"] >= _BLOCKED_AFTER
-    words = _DOING.get(thread["doing"], "standing still" if blocked else "running")
+    words = _ACTIVITIES.get(thread["activity"], "standing still" if blocked else "running")
     return f"{words} for {_elapsed(thread['since'], now)}" if blocked else words
 
 

@@ -25,13 +25,13 @@ from d2lpar._plain.errors import D2lparError
 from d2lpar._plain.script import Script
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Workers
-from d2lpar._watch.command import Report, of_process, run_and_report, script_of
+from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
 from d2lpar._watch.report import Watched
 
 
 def run(options: argparse.Namespace) -> int | str:
     """Run a script in several processes; return the exit status, or the message of a failure."""
-    script = script_of(options)
+    script = script_to_run(options)
     if options.json and not options.watch:
         options.refuse("--json needs --watch: it writes the report of that")
     settings = {"pin": options.pin, "gpus": options.gpus, "initialize": False, "devices": None}
@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int | str:
     workers = None
     with tempfile.TemporaryDirectory() as folder:
         json = (options.json or Path(folder, "report.json")).absolute() if options.watch else None
-        reports = [of_process(json, n) for n in range(options.processes)] if json else []
+        reports = [path_for_process(json, n) for n in range(options.processes)] if json else []
         for file in reports:
             file.unlink(missing_ok=True)  # An earlier run may have left it.
 
@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int | str:
 def run_in_worker(script: Script, json: Path | None) -> None:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
-    report = Report(of_process(json, number), prints=False) if json else None
+    report = Report(path_for_process(json, number), prints=False) if json else None
     status = run_and_report(script, report)
     # A worker is killed when all are done, so do here what Python does when a program ends. Not
     # after a failure: JAX's exit function would wait for processes that wait for this one.

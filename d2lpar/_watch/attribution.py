@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from d2lpar._jax import state
-from d2lpar._jax.stack import Place, Site, reads
+from d2lpar._jax.stack import CodePosition, Place, only_reads
 from d2lpar._plain.format import format_seconds
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, Finding, Watched
@@ -39,14 +39,14 @@ class _Line:
         kinds: For how many seconds after the start it was at what, as windows are a sample of all.
         lost_as: In how many of them the device was idle for it.
         lost: Shares of the time of each window in which the device was idle for it.
-        sites: How often it was seen at which position.
+        positions: How often it was seen at which position.
         others: Where other threads were while it waited for one.
     """
 
     kinds: Counter[str] = field(default_factory=Counter)
     lost_as: Counter[str] = field(default_factory=Counter)
     lost: Counter[int] = field(default_factory=Counter)
-    sites: Counter[Site] = field(default_factory=Counter)
+    positions: Counter[CodePosition] = field(default_factory=Counter)
     others: Counter[Place] = field(default_factory=Counter)
 
 
@@ -116,11 +116,11 @@ class Account:
             self._charge(number, looks[number], weight)
         watched.observed_seconds = sum(x.end - x.start for there in looks for x in there)
         in_windows = set(self._lines)
-        for (name, site, doing), seconds in self._watcher.outside.items():
+        for (name, position, doing), seconds in self._watcher.outside.items():
             # What no window fell on was seen by the looks between them, if its kind is known.
-            if (name, site.place) not in in_windows and doing in ("value", "barrier"):
-                self._lines[name, site.place].kinds[doing] += seconds
-                self._lines[name, site.place].sites[site] += 1
+            if (name, position.place) not in in_windows and doing in ("value", "barrier"):
+                self._lines[name, position.place].kinds[doing] += seconds
+                self._lines[name, position.place].positions[position] += 1
         calls = sum(len(window.calls) for window in self._windows)
         if calls > 20 and not any(window.busy for window in self._windows):
             watched.observed_seconds, weights = 0.0, {}  # Whatever it recorded, it was not that.
@@ -153,7 +153,7 @@ class Account:
         whole = sum(look.end - look.start for look in looks)
         for n, look in enumerate(looks):
             compiling = {ident for ident in look.threads if self._is_compiling(ident, look)}
-            callbacks = [i for i, seen in look.threads.items() if seen.sight.doing == "callback"]
+            callbacks = [i for i, seen in look.threads.items() if seen.stack.activity == "callback"]
             if callbacks:
                 idle = dict.fromkeys(self._devices, look.end - look.start)
             else:
@@ -175,21 +175,21 @@ class Account:
                     continue  # Its time is known from the events.
                 kind = _kind(seen, is_idle, called)
                 name = "a callback" if kind == "callback" else seen.name
-                line = self._lines[name, seen.sight.site.place]
+                line = self._lines[name, seen.stack.position.place]
                 line.kinds[kind] += (look.end - look.start) * weight / whole
-                line.sites[seen.sight.site] += 1
+                line.positions[seen.stack.position] += 1
                 if ident in (callbacks or [self._feeders[number]]):
                     line.lost_as[kind] += lost * weight / whole
                     line.lost[number] += lost / whole
                     if kind == "host wait":
                         line.others.update(
-                            other.sight.site.place
+                            other.stack.position.place
                             for other in look.threads.values()
-                            if other.sight.doing != "locks"
+                            if other.stack.activity != "locks"
                         )
 
     def _is_compiling(self, ident: int, look: Look) -> bool:
-        if look.threads[ident].sight.doing == "compiles":
+        if look.threads[ident].stack.activity == "compiles":
             return True
         # While JAX traces, the lines of the function itself run.
         return overlap(self._compiling.get(ident, []), look.at, look.at + 1e-9) > 0
@@ -227,11 +227,11 @@ class Account:
             rests = not seen.moved and not any(
                 x.threads[ident].worked for x in near if ident in x.threads
             )
-            calls = seen.sight.doing == "call"
-            reads_it = calls and reads(seen.sight.deepest)
-            waits |= rests and seen.sight.doing in _FOR_A_DEVICE
+            calls = seen.stack.activity == "call"
+            reads_it = calls and only_reads(seen.stack.innermost)
+            waits |= rests and seen.stack.activity in _FOR_A_DEVICE
             # A call itself may wait for what another process has not called yet.
-            waits |= rests and seen.sight.doing == "jax" and self._one_of_several
+            waits |= rests and seen.stack.activity == "jax" and self._one_of_several
             waits |= self._synchronous and seen.worked and calls and not reads_it
             reading |= rests and reads_it
             computes |= seen.worked and reads_it  # NumPy has threads of its own.
@@ -256,7 +256,9 @@ class Account:
             if works_on or seconds < SEEN * after:
                 continue
             callers: Counter[str] = Counter()
-            for caller, looks in (x for site in line.sites for x in watcher.callers[site].items()):
+            for caller, looks in (
+                x for position in line.positions for x in watcher.callers[position].items()
+            ):
                 if caller.place != place:  # As that of a comprehension is.
                     callers[str(caller.place)] += looks
             detail = ""
@@ -265,10 +267,10 @@ class Account:
             yield Finding(
                 kind,
                 place,
-                line.sites.most_common(1)[0][0].operation,
+                line.positions.most_common(1)[0][0].operation,
                 name,
                 seconds,
-                max(sum(watcher.times[site] for site in line.sites), 1),
+                max(sum(watcher.times[position] for position in line.positions), 1),
                 lost * after,
                 max(lost - error, 0.0) * after,
                 dict(callers),
@@ -333,7 +335,7 @@ def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
             # Most calls are shorter than the time between two looks.
             first, last = (bisect_left(window.calls, (at,)) for at in (look.start, look.end))
             for ident, seen in look.threads.items():
-                if in_call and seen.sight.doing in ("call", "jax", "library", "compiles"):
+                if in_call and seen.stack.activity in ("call", "jax", "library", "compiles"):
                     called[-1][ident] += 1
                 if first < last and seen.moved:
                     moved[ident] += 1
@@ -355,12 +357,12 @@ def _in_call(look: Look, window: Window) -> bool:
 
 def _kind(seen: Seen, idle: bool, called: bool) -> str:
     """Return which of `KINDS` a thread is at."""
-    doing = seen.sight.doing
+    doing = seen.stack.activity
     known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
     if doing in ("value", "barrier", "callback", *known):
         return known.get(doing, doing)
     if not seen.worked and not idle and doing in ("call", "jax", "puts"):
-        return "value" if reads(seen.sight.deepest) and not called else "queue"
+        return "value" if only_reads(seen.stack.innermost) and not called else "queue"
     if doing in ("jax", "puts") or called:
         return "queue" if not idle else "dispatch"
     return "perhaps dispatch" if doing in ("library", "call") else "device idle"

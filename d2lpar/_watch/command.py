@@ -27,13 +27,13 @@ _LAUNCHERS = (
 
 def watch(asked: argparse.Namespace) -> int:
     """Run a script in this process, and say which of its lines keep the device waiting."""
-    script = script_of(asked)
+    script = script_to_run(asked)
     if asked.json and (number := process_number()) is not None:
-        asked.json = of_process(asked.json, number)
+        asked.json = path_for_process(asked.json, number)
     return run_and_report(script, Report(asked.json, asked.fail_over, asked.after))
 
 
-def script_of(asked: argparse.Namespace) -> Script:
+def script_to_run(asked: argparse.Namespace) -> Script:
     """Return the script, or refuse what cannot be run, or reported of."""
     if not asked.module and not Path(asked.script).is_file():
         asked.refuse(f"there is no script {asked.script!r}")
@@ -65,11 +65,11 @@ def process_number() -> int | None:
     return None
 
 
-def of_process(path: Path, number: int) -> Path:
+def path_for_process(path: Path, number: int) -> Path:
     """Return the file of one process, where `path` is asked for.
 
     Example:
-        >>> of_process(Path("runs/report.json"), 3).as_posix()
+        >>> path_for_process(Path("runs/report.json"), 3).as_posix()
         'runs/report.3.json'
     """
     return path.with_name(f"{path.stem}.{number}{path.suffix}")

@@ -14,16 +14,16 @@ from types import FrameType
 from typing import Any
 
 from d2lpar._jax.compilations import compilations_heard
-from d2lpar._jax.reads import hears_all, innermost, reads_heard, require_hearing
+from d2lpar._jax.reads import current_listener, hears_all, reads_heard, require_hearing
 from d2lpar._jax.stack import (
-    Sight,
-    Site,
+    CodePosition,
+    StackSample,
     current_frames,
     frames_outward,
+    only_reads,
     owner_of,
     processor_time,
-    reads,
-    sight_of,
+    sample_stack,
 )
 from d2lpar._jax.state import require_values
 from d2lpar._measure.waiting import to_ask
@@ -123,34 +123,34 @@ class _NoWaits:
             self._note(_positions(sys._getframe(2)), kind, _described(arrays))
 
     def _note_compilation(self, name: str) -> None:
-        if innermost() == self._note_read:  # Else in another thread, or allowed.
+        if current_listener() == self._note_read:  # Else in another thread, or allowed.
             self._note((name, *_positions(sys._getframe(1))), "compilation", name)
 
-    def _note(self, at: Any, kind: str, detail: str, sight: Sight | None = None) -> None:
+    def _note(self, at: Any, kind: str, detail: str, sample: StackSample | None = None) -> None:
         if at not in self._found_at:
-            sight = sight or sight_of(sys._getframe(2))
+            sample = sample or sample_stack(sys._getframe(2))
             self._found_at[at] = None
             # What JAX reads while it compiles, constants of the program, is part of compiling.
-            if kind == "compilation" or not (sight and sight.doing == "compiles"):
-                found = self._finding(kind, detail, at, sight)
+            if kind == "compilation" or not (sample and sample.activity == "compiles"):
+                found = self._finding(kind, detail, at, sample)
                 # Python specializes what runs often; then a call is at another instruction.
                 key = kind, found.place, found.operation, detail
                 self._found_at[at] = self._found.setdefault(key, found)
         if found := self._found_at[at]:
             found.times += 1
 
-    def _finding(self, kind: str, detail: str, at: Any, sight: Sight | None) -> Finding:
+    def _finding(self, kind: str, detail: str, at: Any, sample: StackSample | None) -> Finding:
         *_, inner, mine = at
-        kind = "check" if sight and sight.doing == "checks" else kind
+        kind = "check" if sample and sample.activity == "checks" else kind
         if inner.owner == "library" and inner != mine:
             detail += f", in {inner.place}  {inner.place.code}"
         found = Finding(kind, mine.place, mine.operation, self._thread.name, detail=detail)
-        for caller in sight.callers[:1] if sight else ():
+        for caller in sample.callers[:1] if sample else ():
             found.callers[str(caller.place)] = 1
         return found
 
 
-def _positions(frame: FrameType) -> tuple[Site, Site, Site]:
+def _positions(frame: FrameType) -> tuple[CodePosition, CodePosition, CodePosition]:
     """Return what reads, whose code asks for that, and the user's own line that led there."""
     inner = mine = None
     for outer in frames_outward(frame):
@@ -161,7 +161,9 @@ def _positions(frame: FrameType) -> tuple[Site, Site, Site]:
             mine = outer
             break
     inner = inner or frame
-    first, second, third = (Site(f.f_code, f.f_lasti) for f in (frame, inner, mine or inner))
+    first, second, third = (
+        CodePosition(f.f_code, f.f_lasti) for f in (frame, inner, mine or inner)
+    )
     return first, second, third
 
 
@@ -203,15 +205,15 @@ def _standing_still(thread: threading.Thread, is_told: Any, note: Any) -> Iterat
     def look() -> None:
         last, used, noted = None, None, False
         while not done.wait(1e-3):
-            sight = sight_of(current_frames().get(thread.ident))
+            sample = sample_stack(current_frames().get(thread.ident))
             before, used = used, processor_time(thread)
-            rests = bool(last and sight and sight.at == last.at)
+            rests = bool(last and sample and sample.fingerprint == last.fingerprint)
             rests = rests and (used is None or before is None or used - before < 2e-4)
-            if rests and not noted and _may_read(sight) and is_told() and _something_is_unready():
-                note((sight.site, sight.site), "value", "", sight)
+            if rests and not noted and _may_read(sample) and is_told() and _something_is_unready():
+                note((sample.position, sample.position), "value", "", sample)
                 noted = True
             noted = noted and rests
-            last = sight
+            last = sample
 
     looking = threading.Thread(target=look, name="d2lpar.no_waits", daemon=True)
     looking.start()
@@ -222,10 +224,10 @@ def _standing_still(thread: threading.Thread, is_told: Any, note: Any) -> Iterat
         looking.join()
 
 
-def _may_read(sight: Sight) -> bool:
+def _may_read(sample: StackSample) -> bool:
     # A file is read by functions of NumPy too.
-    called = sight.deepest.calls() or ""
-    return sight.doing == "call" and reads(sight.deepest) and "file" not in called
+    called = sample.innermost.calls() or ""
+    return sample.activity == "call" and only_reads(sample.innermost) and "file" not in called
 
 
 def _something_is_unready() -> bool:

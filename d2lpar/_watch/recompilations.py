@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
-from d2lpar._jax.stack import Site, frames_outward, owner_of
+from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
 from d2lpar._plain.format import plural
 
 _COMPILED = "backend_compile_duration"  # How the last event ends that JAX tells of a program.
@@ -61,7 +61,7 @@ class Compiled:
     results: tuple[str, ...] = ()
     thread: int = 0
     name: str = ""
-    callers: tuple[Site, ...] = ()
+    callers: tuple[CodePosition, ...] = ()
     by_library: bool = False
     moved: bool = False
     function: Any = None
@@ -114,7 +114,7 @@ class Compilations:
             return
         one.thread, one.name = thread, name
         one.callers = tuple(
-            Site(frame.f_code, frame.f_lasti)
+            CodePosition(frame.f_code, frame.f_lasti)
             for owner, frame in stack[first:]
             if owner in ("user", "library")
         )
@@ -177,7 +177,7 @@ def _is_another_pass(old: Compiled, between: list[Compiled], one: Compiled, time
     """Return whether the program came to a line anew; what one pass compiles is never "again"."""
     if old.callers != one.callers:
         return True
-    if not any(site.in_loop() for site in one.callers):
+    if not any(position.in_loop() for position in one.callers):
         return False
     if one.moved or any(
         other.thread == one.thread and other.callers != one.callers for other in between
@@ -185,7 +185,7 @@ def _is_another_pass(old: Compiled, between: list[Compiled], one: Compiled, time
         return True
     # A library, or a comprehension, may compile one for many shapes in a single pass, and a
     # function of JAX for a few.
-    for_many = one.by_library or any(site.in_comprehension() for site in one.callers)
+    for_many = one.by_library or any(position.in_comprehension() for position in one.callers)
     for_many |= one.of_library and times < 4
     return not for_many or (old.arguments, old.results) == (one.arguments, one.results)
 

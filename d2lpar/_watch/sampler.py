@@ -19,7 +19,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from d2lpar._jax.stack import Sight, Site, current_frames, processor_time, sight_of
+from d2lpar._jax.stack import (
+    CodePosition,
+    StackSample,
+    current_frames,
+    processor_time,
+    sample_stack,
+)
 from d2lpar._jax.state import require_values
 from d2lpar._plain.errors import D2lparError, require_seconds
 from d2lpar._watch.attribution import Account
@@ -84,13 +90,13 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        self.outside: Counter[tuple[str, Site, str]] = Counter()
-        self.callers: dict[Site, Counter[Site]] = defaultdict(Counter)
-        self.times: Counter[Site] = Counter()
+        self.outside: Counter[tuple[str, CodePosition, str]] = Counter()
+        self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
+        self.times: Counter[CodePosition] = Counter()
         self.after = after
         self._of_command, self._outer = of_command, None
         self._interval, self._on_look = interval, on_look
-        self._last: dict[int, tuple[tuple[int, int], Sight | None, float | None]] = {}
+        self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
         self._done = threading.Event()
         self._ended = threading.Event()
@@ -185,24 +191,24 @@ class Watcher:
             old_top, old, old_used = self._last.get(ident, (None, None, None))
             spent = (used or 0.0) - (old_used or 0.0)
             # A frame may be where an earlier one was, but what used no processor has not moved.
-            sight = old if used and spent < 1e-5 and top == old_top else sight_of(frame)
-            last[ident] = top, sight, used
-            goes_on = old and sight and old.site == sight.site
-            if sight and not goes_on:
-                self.times[sight.site] += 1
+            sample = old if used and spent < 1e-5 and top == old_top else sample_stack(frame)
+            last[ident] = top, sample, used
+            goes_on = old and sample and old.position == sample.position
+            if sample and not goes_on:
+                self.times[sample.position] += 1
             if old is None:
                 continue
             if not goes_on:
                 self.compilations.moved[ident].append(now)
-            moved = sight is None or sight.at != old.at or spent > 2e-5
+            moved = sample is None or sample.fingerprint != old.fingerprint or spent > 2e-5
             worked = moved if used is None else spent > 0.2 * seconds
             name = thread.name if thread else "a thread of XLA"
             first[ident] = Seen(name, old, moved, worked)
-            if sight:
-                second[ident] = Seen(name, sight, moved, worked)
-            self.callers[old.site].update(old.callers[:1])
+            if sample:
+                second[ident] = Seen(name, sample, moved, worked)
+            self.callers[old.position].update(old.callers[:1])
             if window is None:
-                self.outside[name, old.site, old.doing] += seconds
+                self.outside[name, old.position, old.activity] += seconds
         self.watched.looks += 1
         if window is not None and before:
             others = (process - process_before - python + python_before) / seconds

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from d2lpar._jax import state
 from d2lpar._jax.profiler import Sessions, read_lines, without_tensorflow
-from d2lpar._jax.stack import Sight
+from d2lpar._jax.stack import StackSample
 
 Spans = list[tuple[float, float]]
 
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     """A thread, as a look has found it: where it is, if it moved on, and used its processor."""
 
     name: str
-    sight: Sight
+    stack: StackSample
     moved: bool
     worked: bool
 

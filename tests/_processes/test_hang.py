@@ -15,9 +15,9 @@ def at(line):
     return ["train.py", line, f"line {line}"]
 
 
-def thread(doing, line=1, since=NOW - 9, **more):
+def thread(activity, line=1, since=NOW - 9, **more):
     own = {"name": "MainThread", "dispatches": True, "callers": []}
-    return own | {"doing": doing, "line": at(line), "since": since} | more
+    return own | {"activity": activity, "line": at(line), "since": since} | more
 
 
 def process(number, *threads, sampled=NOW, last_in_jax=None, cores=0.0, **more):
@@ -87,7 +87,7 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
 
     first = sample_until(lambda loader: loader["since"] == clock.now - 2)
     assert first["line"][::2] == [__file__, "items.get()"]
-    assert (first["doing"], first["dispatches"]) == ("locks", False)
+    assert (first["activity"], first["dispatches"]) == ("locks", False)
     items.put(None)
     second = sample_until(lambda loader: loader["line"] != first["line"])
     assert second["since"] == clock.now

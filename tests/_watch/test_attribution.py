@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar._jax.stack import Sight, Site
+from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch.attribution import Account
 from d2lpar._watch.report import Watched
 from d2lpar._watch.windows import Look, Seen, Window
@@ -26,8 +26,8 @@ def seen(line, doing, number=0):
     """Return a thread that is at a line of the program above."""
     number = LINES.index(line) + 1
     calls = [i for i in dis.get_instructions(TRAIN) if i.positions.lineno == number]
-    site = Site(TRAIN, calls[-1].offset)
-    return Sight((0, 0, 0), site, site, (), doing)
+    position = CodePosition(TRAIN, calls[-1].offset)
+    return StackSample((0, 0, 0), position, position, (), doing)
 
 
 def looks(*threads, every=0.01):
@@ -40,10 +40,10 @@ def looks(*threads, every=0.01):
             n * every,
             {
                 threading.main_thread().ident + i: Seen(
-                    names[i], sight, False, sight.doing in ("jax", "python")
+                    names[i], sample, False, sample.activity in ("jax", "python")
                 )
-                for i, sight in enumerate(at)
-                if sight
+                for i, sample in enumerate(at)
+                if sample
             },
             0.0,
         )

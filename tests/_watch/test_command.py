@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from commands import main_with, watch_script
 
-from d2lpar._watch.command import of_process, process_number
+from d2lpar._watch.command import path_for_process, process_number
 
 
 @pytest.fixture
@@ -150,5 +150,5 @@ def test_the_launcher_says_which_process_this_is(given, number, monkeypatch):
 
 
 def test_no_two_processes_write_to_one_file():
-    assert of_process(Path("a/report"), 2) == Path("a/report.2")
-    assert len({of_process(Path("report.json"), n) for n in range(3)}) == 3
+    assert path_for_process(Path("a/report"), 2) == Path("a/report.2")
+    assert len({path_for_process(Path("report.json"), n) for n in range(3)}) == 3

@@ -351,7 +351,7 @@ def test_a_block_that_ends_before_one_inside_of_it_leaves_nothing_behind(y):
     with pytest.raises(WaitError):
         inner.__exit__(None, None, None)
     float(y[0, 0])
-    assert reads.innermost() is None
+    assert reads.current_listener() is None
 
 
 def test_a_block_can_be_entered_again_and_has_forgotten_the_first_time(y):
@@ -410,5 +410,5 @@ def test_what_is_sampled_and_allowed_does_not_count(monkeypatch):
     # Only while it is allowed: a look may come between the two blocks.
     with no_waits(), waits_allowed(), monkeypatch.context() as patched:
         patched.setattr("d2lpar._watch.no_waits._something_is_unready", lambda: True)
-        patched.setattr("d2lpar._watch.no_waits._may_read", lambda sight: True)
+        patched.setattr("d2lpar._watch.no_waits._may_read", lambda sample: True)
         threading.Event().wait(0.02)
