@@ -24,11 +24,13 @@ class FakeProbe:
 
 
 def test_a_peak_inside_the_block_is_seen_though_memory_is_back_at_its_end():
-    probe = FakeProbe(10, 30, 90, 20)
-    with PeakMemory(probe, interval=1e-4) as memory:
-        assert probe.read_all.wait(timeout=30)
-    assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
-    assert memory.samples[-1][1] == 20
+    memory = PeakMemory(lambda: probe(), interval=1e-4)
+    for _ in range(2):
+        probe = FakeProbe(10, 30, 90, 20)
+        with memory:
+            assert probe.read_all.wait(timeout=30)
+        assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
+        assert memory.samples[-1][1] == 20
 
 
 def test_a_block_shorter_than_the_interval_ends_in_a_sample_and_each_use_begins_anew():
