@@ -251,7 +251,7 @@ class Comparison(dict[str, Measurement]):
             return cls(measured, **shared)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
-                f"This is nothing that Comparison.to_json or Measurement.to_json has written: "
+                f"This text was not written by Comparison.to_json or Measurement.to_json: "
                 f"{error!r}."
             ) from error
 
@@ -506,7 +506,7 @@ def _way_to_state(name: str, form: tuple[Any, list[Any]], result: Any) -> Callab
     if isinstance(result, tuple) and result and _form_of(result[0]) == form:
         return itemgetter(0)
     raise ValueError(
-        f"carried() found no new state in what {name!r} has returned: neither it nor the first "
+        f"carried() found no new state in the result of {name!r}: neither the result nor the first "
         f"element of a tuple has the form of the state. The state is {_described(form)}; it "
         f"returned {_described(_form_of(result))}. Let it return the new state, or (state, ...)."
     )

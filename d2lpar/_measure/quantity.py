@@ -203,7 +203,7 @@ class Quantity:
         """Return the interval of a quantity, or a number twice."""
         if self.exact and self.unit == "s":
             raise ValueError(
-                f"{self.name!r} is said to be exact, but a time is never that: measure it several "
+                f"{self.name!r} is marked exact, but no time is exact: measure it several "
                 "times, with compare(), or say that it was seen once, with once()."
             )
         if isinstance(other, Quantity):

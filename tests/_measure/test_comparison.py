@@ -182,7 +182,7 @@ def test_the_state_may_be_all_that_a_step_returns_or_the_first_element_of_a_tupl
 )
 def test_a_step_that_does_not_return_its_state_where_it_is_looked_for_is_refused(result):
     step = carried(lambda state: result, np.zeros(3))
-    with pytest.raises(ValueError, match=r"no new state in what '<lambda>' has returned.* \(3,\)"):
+    with pytest.raises(ValueError, match=r"no new state in the result of '<lambda>'.* \(3,\)"):
         step()
 
 

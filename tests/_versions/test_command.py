@@ -78,7 +78,7 @@ def write(files):
         (["--after", "HEAD", "a", "b"], "--after needs --before COMMIT"),
         (["--before", "HEAD", "none.py"], "there is no script 'none.py'"),
         (["a.json", "b.json"], "No such file or directory: 'a.json'"),
-        (["text.py", "text.py"], "text.py: This is nothing that Comparison.to_json"),
+        (["text.py", "text.py"], "text.py: This text was not written by Comparison"),
         (["f.json", "g.json"], "f.json and g.json have no function in common: f; and g."),
         (["a.json", "--before", "HEAD"], "--before has to stand before the script"),
         (["--before", "", "text.py"], "--before and --after need a commit"),

@@ -120,5 +120,5 @@ WRONG_LEVEL = run_of(f=SLOW, level=0.99).to_json().replace("0.99", '"x"')
 
 @pytest.mark.parametrize("text", ["", "[]", '{"measurements": [1]}', "{} {}", WRONG_LEVEL])
 def test_a_text_that_is_no_measurement_is_refused(text):
-    with pytest.raises(ValueError, match="nothing that Comparison"):
+    with pytest.raises(ValueError, match="not written by Comparison"):
         Comparison.from_json(text)
