@@ -43,7 +43,7 @@ BAD = {
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
     "carried, no state": (
         lambda: d2lpar.carried(len, {"w": jnp.ones(3)})(),
-        r"no new state in the result of 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let it return",
+        r"no new state in the result of 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let",
     ),
     "slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
     "slowdown, no time": (
