@@ -12,7 +12,6 @@ ratio, and the result is the median of these.
 """
 
 import contextlib
-import functools
 import math
 import os
 import shutil
@@ -340,22 +339,17 @@ def versions_of(
         yield repository, old, new
 
 
-@functools.cache
-def _gits_variables() -> frozenset[str]:
-    """Return the names of the variables that git sets for its hooks, such as GIT_INDEX_FILE.
+def _without_gits_variables() -> dict[str, str]:
+    """Return the environment without the variables that git sets for its hooks.
 
-    With these, commands in a clone would write to the index of the user's repository.
+    With these, such as GIT_INDEX_FILE, commands in a clone would write into the user's repository.
     """
     command = ["git", "rev-parse", "--local-env-vars"]
     try:
-        return frozenset(subprocess.check_output(command, text=True).split())
+        names = subprocess.check_output(command, text=True).split()
     except FileNotFoundError as error:
         raise D2lparError("There is no git here, which keeps the two versions.") from error
-
-
-def _without_gits_variables() -> dict[str, str]:
-    own = _gits_variables()
-    return {name: value for name, value in os.environ.items() if name not in own}
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 def _git(*arguments: str) -> str:
@@ -475,18 +469,17 @@ def _cautions(
     if others := sorted(set().union(*map(_units, every_run)) - compared):
         names = dict.fromkeys(function for function, _ in others)
         yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
-    for name, warning in dict.fromkeys(item for run in every_run for item in _warnings(run)):
-        yield f"Caution: {name} {warning}."
+    warnings = dict.fromkeys(
+        f"Caution: {name} {warning}."
+        for run in every_run
+        for name, measurement in run.items()
+        for warning in measurement.warnings
+        if warning not in measurement.total.warnings  # Those are about the spread of samples.
+    )
+    yield from warnings
     old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
     if old != new:
         yield (
             "They ran on different machines or versions of JAX, which may be the difference: "
             f"{', '.join(old)}; and {', '.join(new)}."
         )
-
-
-def _warnings(run: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the warnings of a run, except for those about the spread of its samples."""
-    for name, measurement in run.items():
-        spread = measurement.total.warnings
-        yield from ((name, text) for text in measurement.warnings if text not in spread)
