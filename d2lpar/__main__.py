@@ -35,9 +35,6 @@ def _run(options: argparse.Namespace) -> int | str | None:
             from d2lpar._versions.command import compare
 
             return compare(options)
-    if options.version:
-        print(f"d2lpar {version('d2lpar')}")
-        return None
     from d2lpar._jax.devices import this_machine, versions
 
     rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
@@ -52,7 +49,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Say what JAX sees on this machine; or watch a script, run it in several "
         "processes, or compare two versions of it.",
     )
-    parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
+    parser.add_argument("--version", action="version", version=f"d2lpar {version('d2lpar')}")
     commands = parser.add_subparsers(dest="command", metavar="watch | run | merge | compare")
     watching = commands.add_parser(
         "watch",

@@ -26,7 +26,7 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine():
 @pytest.mark.parametrize(
     ("argument", "status", "printed"),
     [
-        ("--version", None, f"d2lpar {__version__}\n"),
+        ("--version", 0, f"d2lpar {__version__}\n"),
         ("--help", 0, "what JAX sees on this machine"),
         ("nonsense", 2, "usage: d2lpar"),
         ("--nonsense", 2, "usage: d2lpar"),

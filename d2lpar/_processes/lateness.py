@@ -25,7 +25,7 @@ def compared(reports: Mapping[int, Watched]) -> str:
         reports: The report of each process, by its number.
     """
     waits = {n: w.collective_seconds / w.judged_seconds for n, w in sorted(reports.items())}
-    table = ["Share of the time  in collective operations  idle at lines of its own"]
+    table = ["Share of the time  in collective operations  device idle at its lines"]
     for number, share in waits.items():
         idle = sum(map(reports[number].loss, reports[number].losses()))
         table.append(f"process {number:<9}  {share:>24.0%}  {idle:>24.0%}")

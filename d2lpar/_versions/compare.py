@@ -12,7 +12,6 @@ ratio, and the result is the median of these.
 """
 
 import contextlib
-import functools
 import math
 import os
 import shutil
@@ -24,7 +23,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -204,20 +203,16 @@ def rank_sums(m: int, n: int) -> np.ndarray:
 # --- Two commits, in turn ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version of a program: the files of a commit, or those that lie here.
+class Version(NamedTuple):
+    """A version of a program: a clone at some commit, or the user's repository itself.
 
     Attributes:
         name: Its name in the report.
         folder: The root folder of its files.
-        others: The user's repository, whose modules it must not import; None if it is the files of
-            that repository.
     """
 
     name: str
     folder: Path
-    others: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -228,15 +223,11 @@ class Program:
     is_module: bool
     arguments: Sequence[str]
 
-    @property
-    def path(self) -> Path:
-        """The absolute path of the script."""
-        return Path(self.name).resolve()
-
     def within(self, repository: Path) -> Path | None:
         """Return the script's path in the repository; None for one outside, or for a module."""
-        inside = not self.is_module and self.path.is_relative_to(repository)
-        return self.path.relative_to(repository) if inside else None
+        path = Path(self.name).resolve()
+        inside = not self.is_module and path.is_relative_to(repository)
+        return path.relative_to(repository) if inside else None
 
     def run(self, version: Version, repository: Path) -> Comparison:
         """Run it with the files of a version, and return the comparison that it prints last.
@@ -244,9 +235,10 @@ class Program:
         Raises:
             D2lparError: If it fails, or prints something else.
         """
-        inside = self.within(repository)
-        name = self.name if self.is_module else str(version.folder / (inside or self.path))
-        folders = str(version.folder), str(version.others or "")
+        is_commit = version.folder != repository
+        script = version.folder / (self.within(repository) or Path(self.name).resolve())
+        name = self.name if self.is_module else str(script)
+        folders = str(version.folder), str(repository) if is_commit else ""
         command = [sys.executable, run_one.__file__, *folders, "-m" * self.is_module, name]
         status, output = _run(
             [*command, *self.arguments],
@@ -263,7 +255,7 @@ class Program:
             raise D2lparError(
                 f"{self.name} of {version.name} has ended {how}."
                 + f"\nThe last that it printed:\n{ending}" * bool(ending)
-                + f"\n{_NOT_IN_A_COMMIT}" * bool(version.others)
+                + f"\n{_NOT_IN_A_COMMIT}" * is_commit
             )
         last = _last_line(output)
         try:
@@ -333,29 +325,24 @@ def versions_of(
                 (root / inside).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(repository / inside, root / inside)
             (root / Path.cwd().resolve().relative_to(repository)).mkdir(parents=True, exist_ok=True)
-            return Version(f"{commit} ({full[:7]})", root, repository)
+            return Version(f"{commit} ({full[:7]})", root)
 
         old = checked_out(before, "before")
         new = checked_out(after, "after") if after else Version("the files here", repository)
         yield repository, old, new
 
 
-@functools.cache
-def _gits_variables() -> frozenset[str]:
-    """Return the names of the variables that git sets for its hooks, such as GIT_INDEX_FILE.
+def _without_gits_variables() -> dict[str, str]:
+    """Return the environment without the variables that git sets for its hooks.
 
-    With these, commands in a clone would write to the index of the user's repository.
+    With these, such as GIT_INDEX_FILE, commands in a clone would write into the user's repository.
     """
     command = ["git", "rev-parse", "--local-env-vars"]
     try:
-        return frozenset(subprocess.check_output(command, text=True).split())
+        names = subprocess.check_output(command, text=True).split()
     except FileNotFoundError as error:
         raise D2lparError("There is no git here, which keeps the two versions.") from error
-
-
-def _without_gits_variables() -> dict[str, str]:
-    own = _gits_variables()
-    return {name: value for name, value in os.environ.items() if name not in own}
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 def _git(*arguments: str) -> str:
@@ -475,18 +462,17 @@ def _cautions(
     if others := sorted(set().union(*map(_units, every_run)) - compared):
         names = dict.fromkeys(function for function, _ in others)
         yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
-    for name, warning in dict.fromkeys(item for run in every_run for item in _warnings(run)):
-        yield f"Caution: {name} {warning}."
+    warnings = dict.fromkeys(
+        f"Caution: {name} {warning}."
+        for run in every_run
+        for name, measurement in run.items()
+        for warning in measurement.warnings
+        if warning not in measurement.total.warnings  # Those are about the spread of samples.
+    )
+    yield from warnings
     old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
     if old != new:
         yield (
             "They ran on different machines or versions of JAX, which may be the difference: "
             f"{', '.join(old)}; and {', '.join(new)}."
         )
-
-
-def _warnings(run: Comparison) -> Iterator[tuple[str, str]]:
-    """Yield the warnings of a run, except for those about the spread of its samples."""
-    for name, measurement in run.items():
-        spread = measurement.total.warnings
-        yield from ((name, text) for text in measurement.warnings if text not in spread)

@@ -30,7 +30,7 @@ def test_the_process_that_waits_least_is_late_at_the_lines_where_others_lose_les
         "    train.py:9  loads",
         "    train.py:10  logs",
         "",
-        "Share of the time  in collective operations  idle at lines of its own",
+        "Share of the time  in collective operations  device idle at its lines",
         "process 0                               62%                       12%",
         "process 1                                2%                       81%",
         "process 2                               60%                       13%",

@@ -24,7 +24,7 @@ if jax.process_index() == 1 and "fail" in sys.argv:
 
 @pytest.fixture
 def run():
-    """A function that runs `d2lpar run` here, and returns with what it ends."""
+    """A function that runs `d2lpar run` here, and returns its status or last words."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
     yield functools.partial(main_with, "run")
     for number, handler in before.items():

@@ -45,7 +45,7 @@ SLOWER = times("", f=tuple(1.2 * s for s in SLOW))
 
 @pytest.fixture
 def repository(tmp_path, monkeypatch):
-    """A repository whose only commit is slow, and whose files are fast; we stand in its folder."""
+    """A repository whose only commit is slow, and whose files are fast; its folder is current."""
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path / "project")
     git("init", "--quiet", "--initial-branch=main")
