@@ -1,8 +1,4 @@
-"""Say what JAX sees here; watch, run or compare programs: `python -m d2lpar`.
-
-A command imports its modules when it is called: `--help` takes no time, and a script imports JAX by
-itself, after it has set the variables that JAX reads then.
-"""
+"""The command `python -m d2lpar`: its options, and the function that each subcommand calls."""
 
 import argparse
 import sys
@@ -11,9 +7,40 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Print the machine and the versions here, or do what the command asks for."""
+    """Run the command that is in `sys.argv`."""
     options = _parser().parse_args()
-    sys.exit(options.do(options))
+    sys.exit(_run(options))
+
+
+def _run(options: argparse.Namespace) -> int | str | None:
+    """Run a subcommand, and return its status; without one, print the machine and versions here.
+
+    The module of a subcommand is imported here and not above: `--help` then takes no time, and a
+    script can set the variables that JAX reads at import.
+    """
+    match options.command:
+        case "watch":
+            from d2lpar._watch.command import watch
+
+            return watch(options)
+        case "run":
+            from d2lpar._processes.launch import run
+
+            return run(options)
+        case "merge":
+            from d2lpar._processes.launch import merge
+
+            return merge(options.files)
+        case "compare":
+            from d2lpar._versions.command import compare
+
+            return compare(options)
+    from d2lpar._jax.devices import this_machine, versions
+
+    rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
+    for name, value in rows.items():
+        print(f"{name:<12}{value}")
+    return None
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -22,9 +49,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Say what JAX sees on this machine; or watch a script, run it in several "
         "processes, or compare two versions of it.",
     )
-    parser.add_argument("--version", action="store_true", help="print the version of d2lpar")
-    parser.set_defaults(do=show)
-    commands = parser.add_subparsers(metavar="watch | run | merge | compare")
+    parser.add_argument("--version", action="version", version=f"d2lpar {version('d2lpar')}")
+    commands = parser.add_subparsers(dest="command", metavar="watch | run | merge | compare")
     watching = commands.add_parser(
         "watch",
         help="run a script, and say which of its lines keep the device waiting",
@@ -80,10 +106,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="with --watch, write the report of each: FILE with its number before the suffix",
     )
-    for command, do in ((watching, watch), (running, run)):
-        command.add_argument("script", help="a file; with -m, a module such as package.train")
-        command.add_argument("arguments", nargs=argparse.REMAINDER, help="what the script is given")
-        command.set_defaults(do=do, refuse=command.error)
     merging = commands.add_parser(
         "merge",
         help="say which process was late, from the reports of all",
@@ -91,7 +113,6 @@ def _parser() -> argparse.ArgumentParser:
         "files that `watch --json` has written of each, for example under mpirun or srun.",
     )
     merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
-    merging.set_defaults(do=merge)
     comparing = commands.add_parser(
         "compare",
         help="say which of two versions of a program is faster",
@@ -116,77 +137,41 @@ def _parser() -> argparse.ArgumentParser:
         help="exit with 1 if a result is surely later by more, for example 5%%, and with 2 if that "
         "cannot be said",
     )
-    comparing.add_argument("script", help="the first file; with --before, a script")
-    comparing.add_argument(
-        "arguments", nargs=argparse.REMAINDER, help="the second file; or what the script is given"
-    )
-    comparing.set_defaults(do=compare, refuse=comparing.error)
-    for command in (watching, running, comparing):
+    script = "a file; with -m, a module such as package.train"
+    arguments = "what the script is given"
+    for command, first, others in (
+        (watching, script, arguments),
+        (running, script, arguments),
+        (comparing, "the first file; with --before, a script", f"the second file; or {arguments}"),
+    ):
+        command.add_argument("script", help=first)
+        command.add_argument("arguments", nargs=argparse.REMAINDER, help=others)
         command.add_argument(
             "-m", dest="module", action="store_true", help="the script is a module, as for Python"
         )
+        command.set_defaults(refuse=command.error)
     return parser
 
 
-def show(asked: argparse.Namespace) -> None:
-    """Print the version, or the machine and the packages here."""
-    if asked.version:
-        print(f"d2lpar {version('d2lpar')}")
-        return
-    from d2lpar._jax.devices import this_machine, versions
-
-    rows = this_machine().rows | {"Packages": ", ".join(map(" ".join, versions().items()))}
-    for name, value in rows.items():
-        print(f"{name:<12}{value}")
-
-
-def watch(options: argparse.Namespace) -> int:
-    """Run a script in this process, and say which of its lines keep the device waiting."""
-    from d2lpar._watch.command import watch
-
-    return watch(options)
-
-
-def run(options: argparse.Namespace) -> int | str:
-    """Run a script in several processes, and return the exit status, or what went wrong."""
-    from d2lpar._processes.launch import run
-
-    return run(options)
-
-
-def merge(options: argparse.Namespace) -> int | str:
-    """Say which of several processes was late, from the reports of all."""
-    from d2lpar._processes.launch import merge
-
-    return merge(options.files)
-
-
-def compare(options: argparse.Namespace) -> int:
-    """Say which of two versions of a program is faster."""
-    from d2lpar._versions.command import compare
-
-    return compare(options)
-
-
-def share(given: str) -> float:
+def share(text: str) -> float:
     """Read a share between 0 and 1, or one in per cent."""
     try:
-        number = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+        number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"a share lies between 0 % and 100 %, found {given!r}")
+        raise argparse.ArgumentTypeError(f"a share lies between 0 % and 100 %, found {text!r}")
     return number
 
 
-def seconds(given: str) -> float:
+def seconds(text: str) -> float:
     """Read a time in seconds or, with `m` behind it, in minutes."""
     try:
-        number = float(given.rstrip("sm")) * (60 if given.endswith("m") else 1)
+        number = float(text.rstrip("sm")) * (60 if text.endswith("m") else 1)
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {given!r}")
+        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {text!r}")
     return number
 
 

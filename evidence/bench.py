@@ -1,8 +1,7 @@
 """What d2lpar itself costs, against what it promises: `make bench`.
 
-A row of `ROWS` is a promise: what is measured, by which function, and the most that it may be. A
-row is printed as soon as it is there. A goal that is missed is said and is no error: the machine
-may have had something else to do.
+A row of `ROWS` is a promise: a title, the function that measures the cost, and the goal. A missed
+goal is printed and is no error: the machine may have been busy with something else.
 """
 
 import contextlib
@@ -39,11 +38,9 @@ from d2lpar.book.workloads import Work, host_batch, init_mlp, train_step
 
 TURNS = 1000
 
-# --- How a cost is measured -------------------------------------------------------------------
-
 
 def per_turn(work: Callable[[], Any]) -> Callable[[], None]:
-    """Return a function that does `work` many times, so that it is worth timing."""
+    """Return a function that does `work` many times, which takes long enough to time."""
 
     def repeat():
         for _ in range(TURNS):
@@ -58,33 +55,24 @@ def extra_cost(
     repeats: int = 31,
     clock: Callable[[], float] = time.thread_time,
 ) -> Quantity:
-    """Return what one of the many turns of a function costs beyond one of `baseline`, in seconds.
+    """Return the seconds that a turn of a function costs beyond a turn of `baseline`.
 
-    The clock counts what this thread keeps a core busy. A thousand turns take so long that on a
-    busy machine another process often gets the core in between, and its time is no cost of ours.
+    The clock counts the CPU time of this thread only. In a thousand turns on a busy machine other
+    processes often get the core, and their time is no cost of ours.
     """
     times = compare({"ours": function, "baseline": baseline}, repeats=repeats, clock=clock)
     extra = times["ours"].total - times["baseline"].total
     return Quantity("cost of a turn", tuple(seconds / TURNS for seconds in extra.samples), "s")
 
 
-def ratio(function: Callable[[], Any], baseline: Callable[[], Any], repeats: int = 15) -> Quantity:
-    """Return how many times as long a function takes as `baseline`."""
-    times = compare({"ours": function, "baseline": baseline}, repeats=repeats)
-    return times.ratio("ours", "baseline")
-
-
-# --- What is measured -------------------------------------------------------------------------
-
-
 def read_clock() -> None:
-    """Do what all timing takes."""
+    """Read the clock twice, as every timing must."""
     time.perf_counter()
     time.perf_counter()
 
 
 def cost_of_benchmark() -> Quantity:
-    """Time an empty Benchmark that writes its line to memory: a terminal has a speed of its own."""
+    """Time an empty Benchmark that prints to memory, since a terminal has a speed of its own."""
 
     def use_benchmark():
         with Benchmark("x"):
@@ -98,14 +86,14 @@ def cost_of_measure() -> Quantity:
     """Time a repeat of measure, beyond one of a loop with a clock and a barrier."""
     ready = jax.block_until_ready(jnp.ones(2))
 
-    def ready_again():
+    def work():
         return ready
 
     def by_hand():
         read_clock()
-        jax.block_until_ready(ready_again())
+        jax.block_until_ready(work())
 
-    return extra_cost(partial(measure, ready_again, repeats=TURNS, warmup=0), per_turn(by_hand))
+    return extra_cost(partial(measure, work, repeats=TURNS, warmup=0), per_turn(by_hand))
 
 
 def cost_of_host_memory() -> Quantity:
@@ -158,14 +146,15 @@ def price_of_a_window() -> Quantity:
             trained, _ = window.submit(train_step, trained, inputs, targets)
         return trained
 
-    return ratio(lambda: train(InFlight(4)), lambda: train(InFlight(None)), repeats=41)
+    ways = {"ours": lambda: train(InFlight(4)), "baseline": lambda: train(InFlight(None))}
+    return compare(ways, repeats=41).ratio("ours", "baseline")
 
 
 def price_of_many_results() -> Quantity:
     """Compare steps that return 3,000 arrays each, with a window and without.
 
-    The clock counts what this thread keeps a core busy, and the garbage collector is off: each of
-    them is worth more than the window.
+    The clock counts the CPU time of this thread, and the garbage collector is off: other threads
+    and the collector each cost more than the window.
     """
     step, window = jax.jit(lambda state: [0.999 * x + 1e-3 for x in state]), InFlight(4)
     start = [jnp.full(8, n, jnp.float32) for n in range(3000)]
@@ -211,7 +200,7 @@ def steps_of_one_core() -> Quantity:
 
 
 def steps_of_all_cores() -> Quantity:
-    """Watch steps of some milliseconds that take all cores."""
+    """Watch steps of some milliseconds that keep all cores busy."""
     x = jnp.ones((900, 900))
     step = jax.jit(lambda x: jnp.tanh(x @ x))
     return price_of_watching(lambda: float(step(x)[0, 0]))
@@ -231,14 +220,14 @@ def eager_calls() -> Quantity:
 
 def many_arrays() -> Quantity:
     """Watch steps of 5 ms with 30,000 arrays alive."""
-    kept = [jax.device_put(np.float32(n)) for n in range(30_000)]
+    arrays = [jax.device_put(np.float32(n)) for n in range(30_000)]
     price = steps_of_one_core()
-    del kept
+    del arrays
     return price
 
 
 def many_threads() -> Quantity:
-    """Watch steps of 5 ms beside 200 threads that wait."""
+    """Watch steps of 5 ms beside 200 waiting threads."""
     over = threading.Event()
     threads = [threading.Thread(target=over.wait) for _ in range(200)]
     for thread in threads:
@@ -266,7 +255,8 @@ def price_of_importing(repeats: int = 21) -> Quantity:
     """
     command = [sys.executable, "-c", IMPORTS]
     outputs = [subprocess.check_output(command, text=True) for _ in range(1 + repeats)]
-    pairs = [tuple(map(float, output.split())) for output in outputs[1:]]  # Files are cached now.
+    # The first process only warms the cache of files up.
+    pairs = [tuple(map(float, output.split())) for output in outputs[1:]]
     jax_alone, both = (Quantity("import", times, "s") for times in zip(*pairs, strict=True))
     return both / jax_alone
 
@@ -296,7 +286,7 @@ def main() -> int:
     for title, (measured, at_most) in ROWS.items():
         try:
             goal = measured().rename(title) < at_most
-        except Exception as error:  # The others can still be measured.
+        except Exception as error:
             print(f"{title}: could not be measured: {type(error).__name__}: {error}")
         else:
             goals.append(goal)

@@ -7,9 +7,9 @@ PyTorch is no dependency of the book, and comes in an environment of its own, wi
 
 That takes some four minutes on two cores. Leave the machine alone meanwhile. Each framework has a
 process of its own, in turn (PyTorch, JAX), three times. Where JAX and PyTorch both find a GPU, they
-run there, and what takes one runs as well; name another file then. (This part has been tried only
-with the CPU in the GPU's place: the numbers of `h200.json` are from the programs that these were
-written anew from.)
+run there, and the experiments that need one run as well; name another file then. (This part has
+been tried only with the CPU in the GPU's place: the numbers of `h200.json` are from earlier
+programs, and these are a rewrite.)
 """
 
 import argparse
@@ -29,24 +29,24 @@ ROUNDS = 3
 
 
 def in_turn(programs, run, rounds=ROUNDS):
-    """Run each of some programs in each round; return the last answers, and all medians.
+    """Run each program in each round; return the last reports, and the medians of all rounds.
 
     Args:
-        programs: What `run` takes, by the name of the framework.
-        run: Returns what a program has printed, as a dictionary.
+        programs: An argument for `run`, by the name of the framework.
+        run: Returns the report that a program has printed, as a dictionary.
         rounds: How often.
     """
-    answers, medians = {}, {name: {} for name in programs}
+    reports, medians = {}, {name: {} for name in programs}
     for _ in range(rounds):
         for name, program in programs.items():
-            answers[name] = run(program)
-            for work, seconds in answers[name]["seconds"].items():
+            reports[name] = run(program)
+            for work, seconds in reports[name]["seconds"].items():
                 medians[name].setdefault(work, []).append(float(f"{seconds:.4g}"))
-    return answers, medians
+    return reports, medians
 
 
-def answer_of(command):
-    """Return what a program prints in its last line, read as JSON."""
+def report_of(command):
+    """Return the report that a program prints in its last line, as JSON."""
     print(*command, flush=True)
     return json.loads(subprocess.check_output(command, text=True).splitlines()[-1])
 
@@ -56,27 +56,25 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("torch", help="a Python that has PyTorch")
     parser.add_argument("file", nargs="?", type=Path, default=HERE / "two-cores.json")
-    parser.add_argument("--steps", default="", help="of training, fewer than 50 for a trial")
-    asked = parser.parse_args()
-    pythons = {"PyTorch": (asked.torch, "peer_torch.py"), "JAX": (sys.executable, "peer_jax.py")}
-    commands = {
-        name: [python, str(HERE / program), *filter(None, [asked.steps])]
-        for name, (python, program) in pythons.items()
+    arguments = parser.parse_args()
+    programs = {
+        "PyTorch": [arguments.torch, str(HERE / "peer_torch.py")],
+        "JAX": [sys.executable, str(HERE / "peer_jax.py")],
     }
-    answers, medians = in_turn(commands, answer_of)
+    reports, medians = in_turn(programs, report_of)
     run = this_run()
     machine = run["machine"]
     gpu = "" if machine["devices"].endswith("cpu") else f"{machine['devices']}, "
-    found = {
+    data = {
         "about": f"Seconds, D2L's sizes. Each list has the medians of {ROUNDS} processes.",
         "machine": f"{gpu}{machine['processor']} with {machine['cores']} cores",
         "date": run["date"].partition("T")[0],
-        "versions": {name: answer["version"] for name, answer in answers.items()}
+        "versions": {name: report["version"] for name, report in reports.items()}
         | {"Python": platform.python_version()},
-        "training steps": answers["JAX"]["training steps"],
+        "training steps": reports["JAX"]["training steps"],
         "seconds": medians,
     }
-    write_whole(asked.file, json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    write_whole(arguments.file, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

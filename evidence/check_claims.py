@@ -1,9 +1,9 @@
-"""Gather what shows that the claims of the book are sound: `make evidence`.
+"""Gather the evidence that the claims of the book are sound: `make evidence`.
 
 Without --repeats, each claim is tested with its cause and without it, and each page on one core
 that counts as eight devices; a claim that survives the removal of its cause is a defect. With
---repeats, the pages run again and again, to see how often all claims hold and how far they are from
-failing.
+--repeats, the pages run again and again, which shows how often all claims hold and how far they are
+from failing.
 """
 
 import argparse
@@ -18,40 +18,40 @@ from d2lpar import usable_cores
 
 
 def page_named(name: str) -> Path:
-    """Return a page of the book by what it is called, or by the path of its source."""
+    """Return a page of the book by its name, or by the path of its source."""
     pages = {name_of(page): page for page in notebooks()}
-    for given in (name, name.removeprefix("book/")):
-        if (known := given.removesuffix(".md").removesuffix(".ipynb")) in pages:
-            return pages[known]
+    stem = name.removeprefix("book/").removesuffix(".md").removesuffix(".ipynb")
+    if stem in pages:
+        return pages[stem]
     raise argparse.ArgumentTypeError(f"there is no page {name!r}; there are {', '.join(pages)}")
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, what in (
+    for name, words in (
         ("--repeats", "how many runs of each page"),
         ("--load", "busy processes beside the repeats"),
         ("--cores", "cores for them, if not all"),
         ("--devices", "CPU devices for them, if not as many as the pages ask for"),
     ):
-        parser.add_argument(name, type=int, default=0, help=what)
+        parser.add_argument(name, type=int, default=0, help=words)
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
-    asked = parser.parse_args(given)
-    if not asked.repeats and (asked.load or asked.cores or asked.devices):
-        parser.error("load, cores and devices are for repeats: say how many, too")
-    return asked
+    options = parser.parse_args(given)
+    if not options.repeats and (options.load or options.cores or options.devices):
+        parser.error("--load, --cores and --devices need --repeats, the number of runs")
+    return options
 
 
 def main() -> None:
-    """Do what the command line asks for."""
-    asked = arguments()
-    pages = asked.pages or notebooks()
+    """Run the command line."""
+    options = arguments()
+    pages = options.pages or notebooks()
     try:
-        if asked.repeats:
-            cores = asked.cores or usable_cores()
-            condition = {"load": asked.load, "cores": cores, "devices": asked.devices}
-            repeats.main(pages, condition, asked.repeats)
+        if options.repeats:
+            cores = options.cores or usable_cores()
+            condition = {"load": options.load, "cores": cores, "devices": options.devices}
+            repeats.main(pages, condition, options.repeats)
             return
         wrong = causes.gather(pages)
     except ValueError as error:  # A key that is missing, or the like.
@@ -59,8 +59,8 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.exit(130)
     if wrong:
-        sys.exit("\n".join(["This is not as it should be:", *wrong]))
-    print("All of it is as it should be.")
+        sys.exit("\n".join(["The evidence has defects:", *wrong]))
+    print("The evidence has no defects.")
 
 
 if __name__ == "__main__":

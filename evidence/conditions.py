@@ -1,4 +1,4 @@
-"""What is run on, and beside what: the machine, the commit, the cores, other busy processes."""
+"""The conditions of a run: the machine, the commit, the cores, other busy processes."""
 
 import functools
 import json
@@ -14,13 +14,13 @@ from run_notebook import ROOT
 from d2lpar.book import recorded
 
 RECORDED = recorded.FOLDER.relative_to(ROOT).as_posix()
-"""Where the results of machines lie, from the root."""
+"""The folder with the results of machines, from the root."""
 
 
 def this_run() -> dict:
-    """Return what `d2lpar.book.results` says of the machine, the versions and the date.
+    """Return the machine, the versions and the date, as `d2lpar.book.results` describes them.
 
-    In a process of its own: JAX would take most of a GPU's memory, and keep it from the notebooks.
+    This runs in a process of its own: JAX takes most of a GPU's memory, which the notebooks need.
     """
     code = "import json; from d2lpar.book.results import this_run; print(json.dumps(this_run()))"
     return json.loads(subprocess.check_output([sys.executable, "-c", code]))
@@ -28,17 +28,17 @@ def this_run() -> dict:
 
 @functools.cache
 def where() -> str:
-    """Return what notebooks run on here, whatever part of it they may use."""
+    """Return the machine in words, with all its cores."""
     run = this_run()
     machine, jax = run["machine"], run["versions"]["jax"]
     return f"{machine['processor']} with {os.cpu_count()} cores, {machine['system']}, jax {jax}"
 
 
 def commit(*paths: str | Path) -> str:
-    """Return the last commit that changed some files, with `-dirty` behind if they differ now.
+    """Return the last commit that changed some files, with `-dirty` appended if they differ now.
 
-    Results of machines are no change: they are only shown, and a run that writes its own would
-    not go on.
+    Results of machines are left out: the book only shows them, and with the file that `make record`
+    writes the commit would change in the middle of a run.
     """
     files = *paths, f":!{RECORDED}/*.json"
     last = _git("log", "-1", "--format=%h", "--abbrev=12", "--", *files) or "unknown"
@@ -52,7 +52,7 @@ def _git(*command: str | Path) -> str:
 
 @contextmanager
 def on_cores(count: int | None) -> Iterator[None]:
-    """Let what is started in the block have the first so many cores only; all of them if None."""
+    """Give processes that the block starts only the first `count` cores, or all of them if None."""
     if count is None:
         yield
         return
@@ -68,8 +68,8 @@ def on_cores(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keep so many processes busy beside what is done in the block."""
-    # Killed, this one cannot end them: each looks whether it has been left behind.
+    """Keep other processes busy during the block."""
+    # If this process is killed, each of them sees that its parent is gone, and ends.
     busy = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
     processes = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(count)]
     try:

@@ -1,15 +1,9 @@
-"""What makes each claim of the book true, and how to take it away: a row for each claim.
+"""The cause of each claim of the book, and how to take it away: a row for each claim.
 
-How it works. A page runs as a whole, and one run takes away what it can of the causes on its page.
-What is switched off everywhere, such as asynchronous dispatch, is one run for all claims with that
-cause. Edits of cells share another run, as long as each claim is tested as if it were alone: an
-edit that changes a cell that another of these claims needs, directly or through what the cell makes
-for later ones, is marked `alone` and has a run of its own. In doubt mark it; that costs half a
-minute.
+A run of a page takes one cause away. Claims with the same cause, such as asynchronous dispatch,
+share the run.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable
 from pathlib import Path
 
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, read
@@ -17,13 +11,11 @@ from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of
 NO_ONE_SUM = Intervention(
     "the one sum (JAX sums where the gradient is made, and then takes the mean of equal sums)",
     {"    check_vma=False,  # Or the gradient comes summed already, by layer.\n": ""},
-    alone=True,
 )
 
 NO_SIXTEEN_MESSAGES = Intervention(
     "the sixteen messages (one with all bytes instead)",
     {'"64 kB in sixteen": all_reduce(16, 1_000)': '"64 kB in sixteen": all_reduce(1, 16_000)'},
-    alone=True,
 )
 
 UNMENDED = Intervention(
@@ -32,7 +24,6 @@ UNMENDED = Intervention(
         "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
         "fixed_loop(parameters, read_ahead(), 3)": "fixed_loop(parameters, one_by_one(), 3)",
     },
-    alone=True,
 )
 
 CAUSES = {
@@ -65,7 +56,6 @@ CAUSES = {
         "sums-in-each-layer-cost": Intervention(
             "the sums in each layer (one sum instead)",
             {"lambda: train_step(*cut),": "lambda: step_with_one_sum(*cut),"},
-            alone=True,
         ),
         "one-sum-trains-faster": NO_ONE_SUM,
         "one-sum-same-weights": NO_ONE_SUM,
@@ -87,14 +77,12 @@ CAUSES = {
                     'only one",\n    needs=needs_two_devices or product_times.needs,'
                 ),
             },
-            alone=True,
         ),
         "cpu-and-gpu-overlap": BARRIERS,
         "copies-behind-computing": BARRIERS,
         "gpu-to-cpu-holds-python": Intervention(
             "the other client (a copy to pinned memory instead)",
             {"way.held for way in found[:1]": "way.held for way in found[-1:]"},
-            alone=True,
         ),
         "gpu-copies-hide": Intervention(
             "asking for a copy before its product is done",
@@ -103,7 +91,6 @@ CAUSES = {
                     "measure_ways(lambda index: jax.block_until_ready(product(x)))"
                 )
             },
-            alone=True,
         ),
         "update-before-backward-ends": BARRIERS,
         "step-by-hand-pays": BARRIERS,
@@ -120,7 +107,6 @@ CAUSES = {
         "committed-compiles-anew": Intervention(
             "the array that is not committed",
             {"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},
-            alone=True,
         ),
         "equal-work-removed": Intervention(
             "the equality of the products",
@@ -144,12 +130,10 @@ CAUSES = {
                     "in pending))\n"
                 ),
             },
-            alone=True,
         ),
         "five-pairs-undecided": Intervention(
             "comparing a function with itself",
             {"version_a  # They are the same.": "jax.jit(lambda x: jnp.tanh(x @ x @ x))"},
-            alone=True,
         ),
         "drift-fools": Intervention(
             "taking turns",
@@ -175,7 +159,6 @@ CAUSES = {
                     "batch, targets)\n        mean += (loss - mean)"
                 )
             },
-            alone=True,
         ),
         "no-waits-finds-the-line": Intervention(
             "reading the loss in each step", {"total += float(loss)": "total += loss"}
@@ -224,7 +207,6 @@ CAUSES = {
                 ),
                 "with later(add) as add_later:": "with later(add, lag=0) as add_later:",
             },
-            alone=True,
         ),
         "one-recipe-is-enough": Intervention(
             "a loop that does little else than read",
@@ -233,7 +215,6 @@ CAUSES = {
                     "            add_later(number, loss)\n            time.sleep(step_time)\n"
                 )
             },
-            alone=True,
         ),
     },
     "solutions/asynchronous-computation": {
@@ -267,7 +248,6 @@ CAUSES = {
         "each-holds-a-part": Intervention(
             "the second process",
             {"two = Workers(2)\n": "two = Workers(1)\n"},
-            alone=True,
         ),
         "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
         "each-message-costs-alpha": NO_SIXTEEN_MESSAGES,
@@ -275,17 +255,14 @@ CAUSES = {
         "when-a-second-pays": Intervention(
             "cutting the batch (each process computes all of it)",
             {"rows if alone else rows // jax.process_count()": "rows"},
-            alone=True,
         ),
         "one-message-pays-sooner": Intervention(
             "the one message",
             {"keep(prepare_training, rows, 1)": "keep(prepare_training, rows, layers + 2)"},
-            alone=True,
         ),
         "same-losses": Intervention(
             "rows that no other process makes",
             {"for row in parts[jax.process_index()]]": "for row in parts[0]]"},
-            alone=True,
         ),
         "killed-and-restarted": Intervention(
             "the kill", {"os.kill(os.getpid(), signal.SIGKILL)\n": "pass\n"}
@@ -317,7 +294,6 @@ CAUSES = {
         "z2-three-readers": Intervention(
             "the other readers",
             {"ThreadPoolExecutor(readers)": "ThreadPoolExecutor(1)"},
-            alone=True,
         ),
     },
 }
@@ -404,32 +380,23 @@ IN_SHORT = {
 
 
 def about_gpus(key: str) -> bool:
-    """Say whether only a GPU can test a claim, which is then said in its key."""
+    """Say whether only a GPU can test a claim; the key of such a claim contains `gpu`."""
     return "gpu" in key.split("-")
 
 
-def runs_without(page: Path) -> list[dict[str, Intervention]]:
-    """Return the runs of a page that take causes away: for each its claims, and their causes."""
+def runs_without(page: Path) -> list[tuple[Intervention, list[str]]]:
+    """Return the runs of a page without a cause: the intervention, and the keys of its claims."""
     causes, claims = CAUSES.get(name_of(page), {}), claims_of(page)
     if missing := ", ".join(key for key in claims if key not in causes):
-        raise ValueError(f"{page} claims what has no cause in CAUSES of {__file__}: {missing}.")
+        raise ValueError(f"{page} has claims without a cause in CAUSES of {__file__}: {missing}.")
     if left := ", ".join(key for key in causes if key not in claims):
-        raise ValueError(f"CAUSES of {__file__} names what {page} does not claim: {left}.")
-    runs: dict[str, dict[str, Intervention]] = defaultdict(dict)
+        raise ValueError(f"CAUSES of {__file__} has keys that {page} does not claim: {left}.")
+    runs: dict[int, tuple[Intervention, list[str]]] = {}
     for key, cause in causes.items():
-        # One that stands alone may be the cause of several claims.
-        runs[str(id(cause)) if cause.alone else cause.first][key] = cause
-    for run in runs.values():
+        runs.setdefault(id(cause), (cause, []))[1].append(key)
+    for cause, keys in runs.values():
         try:
-            together(run.values()).apply_to(read(page))
+            cause.apply_to(read(page))
         except ValueError as error:
-            raise ValueError(f"{page}, {', '.join(run)}: {error}") from error
+            raise ValueError(f"{page}, {', '.join(keys)}: {error}") from error
     return list(runs.values())
-
-
-def together(causes: Iterable[Intervention]) -> Intervention:
-    """Return what takes the causes of one run away."""
-    causes = list(causes)
-    names = dict.fromkeys(cause.takes_away for cause in causes)
-    edits = {old: new for cause in causes for old, new in cause.edits.items()}
-    return Intervention(", ".join(names), edits, first=causes[0].first)

@@ -1,16 +1,14 @@
 """D2L's experiments in plain JAX, one process of `beside_pytorch.py`: prints its medians as JSON.
 
-Keys are split beforehand, and each piece of work is one jitted function, as one writes it in JAX.
-With a GPU it runs there, and also what takes one.
+Keys are split beforehand, and each piece of work is one jitted function, as usual in JAX. The
+experiments run on a GPU if there is one, and then those that need a GPU run as well.
 """
 
 import itertools
-import json
-import sys
 
 import jax
 import jax.numpy as jnp
-from peers import BATCH, LAYERS, RATE, STEPS, go_on, medians
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, report
 
 add_one = jax.jit(lambda x: x + 1)
 square = jax.jit(lambda x: x @ x)
@@ -23,32 +21,21 @@ def drawing_and_squaring(size):
     return lambda: [step(key) for key in keys]
 
 
-def increments(wait):
-    """Add one a thousand times, and call `wait` behind each."""
-    x = jnp.ones((1, 2))
-
-    def run():
-        y = x
-        for _ in range(1000):
-            y = add_one(y)
-            wait(y)
-        return y
-
-    return run
+def increments(x, wait):
+    """Add one a thousand times, and call `wait` after each."""
+    for _ in range(1000):
+        x = add_one(x)
+        wait(x)
+    return x
 
 
 def increments_in_one_call(unroll):
-    """Add one a thousand times in a `scan`, with so many additions in each of its iterations."""
+    """Return a function that adds one a thousand times in a `scan`."""
 
-    @jax.jit
-    def run(x):
-        def body(y, _):
-            return y + 1, None
+    def body(y, _):
+        return y + 1, None
 
-        return jax.lax.scan(body, x, length=1000, unroll=unroll)[0]
-
-    x = jnp.ones((1, 2))
-    return lambda: run(x)
+    return jax.jit(lambda x: jax.lax.scan(body, x, length=1000, unroll=unroll)[0])
 
 
 def init(key):
@@ -77,58 +64,58 @@ def train_step(params, key):
     return jax.tree.map(lambda p, g: p - RATE * g, params, grads), loss
 
 
-def training(steps, wait):
-    """Train for some steps, and call `wait` with the loss of each."""
-    start = init(jax.random.key(0))
-    keys = list(jax.random.split(jax.random.key(1), steps))
-
-    def run():
-        params = start
-        for key in keys:
-            params, loss = train_step(params, key)
-            wait(loss)
-        return params
-
-    return run
+def training(params, keys, wait):
+    """Take a step with each key, and call `wait` with the loss of each."""
+    for key in keys:
+        params, loss = train_step(params, key)
+        wait(loss)
+    return params
 
 
-def training_in_one_call(steps):
-    """Train for some steps in a `scan`."""
-    start, keys = init(jax.random.key(0)), jax.random.split(jax.random.key(1), steps)
-    run = jax.jit(lambda params, keys: jax.lax.scan(train_step, params, keys)[0])
-    return lambda: run(start, keys)
+@jax.jit
+def training_in_one_call(params, keys):
+    """Take a step with each key in a `scan`."""
+    return jax.lax.scan(train_step, params, keys)[0]
 
 
 def products(x, count):
-    """Return the same product so many times."""
+    """Compute the same product `count` times."""
     return [square(x) for _ in range(count)]
 
 
 def on_one_device(steps):
-    """Return what any device can do, by name."""
+    """Return the experiments for any device, by name."""
+    params, ones = init(jax.random.key(0)), jnp.ones((1, 2))
+    keys = jax.random.split(jax.random.key(1), steps)
+    each = list(keys)
     matrix, key = jax.random.normal(jax.random.key(2), (1000, 1000)), jax.random.key(3)
+    scan, unrolled = increments_in_one_call(1), increments_in_one_call(50)
     draw = jax.jit(lambda key: jax.random.normal(key, (1000, 1000)))
     return {
         "ten random products of 1000": drawing_and_squaring(1000),
         "one product of 1000": lambda: square(matrix),
         "one draw of 1000 x 1000": lambda: draw(key),
-        "a thousand increments, a barrier in each": increments(jax.block_until_ready),
-        "a thousand increments, call by call": increments(go_on),
-        "a thousand increments, scan": increments_in_one_call(1),
-        "a thousand increments, scan with unroll=50": increments_in_one_call(50),
-        "training, a barrier in each step": training(steps, jax.block_until_ready),
-        "training": training(steps, go_on),
-        "training, scan": training_in_one_call(steps),
+        "a thousand increments, a barrier in each": lambda: increments(ones, jax.block_until_ready),
+        "a thousand increments, call by call": lambda: increments(ones, go_on),
+        "a thousand increments, scan": lambda: scan(ones),
+        "a thousand increments, scan with unroll=50": lambda: unrolled(ones),
+        "training, a barrier in each step": lambda: training(params, each, jax.block_until_ready),
+        "training": lambda: training(params, each, go_on),
+        "training, scan": lambda: training_in_one_call(params, keys),
     }
 
 
 def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
-    """Return what takes a GPU beside the CPU, by name."""
+    """Return the experiments that need a GPU beside the CPU, by name."""
     on_cpu = jax.device_put(jax.random.normal(jax.random.key(4), (small, small)), cpu)
     on_gpu = jax.device_put(jax.random.normal(jax.random.key(5), (large, large)), gpu)
     x = jax.device_put(jax.random.normal(jax.random.key(6), (copied, copied)), gpu)
-    there = jax.block_until_ready(products(x, count))
+    computed = jax.block_until_ready(products(x, count))
     pinned = x.sharding.with_memory_kind("pinned_host")
+
+    def to_pinned(results):
+        return [jax.device_put(y, pinned) for y in results]
+
     return {
         "ten random products of 4000": drawing_and_squaring(4000),
         "ten products of 2000 on the CPU": lambda: products(on_cpu, 10),
@@ -136,30 +123,17 @@ def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
         "both, GPU asked first": lambda: (products(on_gpu, 10), products(on_cpu, 10)),
         "both, CPU asked first": lambda: (products(on_cpu, 10), products(on_gpu, 10)),
         "fifty products": lambda: products(x, count),
-        "copying them to pageable memory": lambda: jax.device_put(there, cpu),
-        "copying them to pinned memory": lambda: [jax.device_put(y, pinned) for y in there],
-        "fifty products, then fifty copies to pageable memory": lambda: jax.device_put(
-            products(x, count), cpu
-        ),
-        "fifty products, then fifty copies": lambda: [
-            jax.device_put(y, pinned) for y in products(x, count)
-        ],
-        "each copy behind its product": lambda: [
-            jax.device_put(square(x), pinned) for _ in range(count)
-        ],
+        "copying them to pageable memory": lambda: jax.device_put(computed, cpu),
+        "copying them to pinned memory": lambda: to_pinned(computed),
+        "fifty products, then fifty copies": lambda: to_pinned(products(x, count)),
+        "each copy behind its product": lambda: to_pinned(square(x) for _ in range(count)),
     }
 
 
-def main(steps=None):
-    """Measure all that this machine can do, and train for so many steps."""
+if __name__ == "__main__":
     device = jax.devices()[0]
-    steps = int(steps or STEPS[device.platform])
+    steps = STEPS[device.platform]
     work = on_one_device(steps)
     if device.platform == "gpu":
         work |= beside_a_gpu(device, jax.devices("cpu")[0])
-    found = medians(work, jax.block_until_ready)
-    print(json.dumps({"version": jax.__version__, "training steps": steps, "seconds": found}))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    report(jax.__version__, steps, work, jax.block_until_ready)

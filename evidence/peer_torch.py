@@ -1,15 +1,13 @@
 """D2L's experiments in plain PyTorch, one process of `beside_pytorch.py`: prints medians as JSON.
 
-With a GPU it runs there, and also what takes one. On a CPU PyTorch computes inside of each call:
-`torch.cpu.synchronize` is there, and does nothing.
+The experiments run on a GPU if there is one, and then those that need a GPU run as well. On a CPU
+PyTorch computes inside each call, and `torch.cpu.synchronize` does nothing.
 """
 
 import itertools
-import json
-import sys
 
 import torch
-from peers import BATCH, LAYERS, RATE, STEPS, go_on, medians
+from peers import BATCH, LAYERS, RATE, STEPS, go_on, report
 
 
 def drawing_and_squaring(size, device):
@@ -20,7 +18,7 @@ def drawing_and_squaring(size, device):
 
 
 def increments(x, wait):
-    """Add one a thousand times, and call `wait` behind each."""
+    """Add one a thousand times, and call `wait` after each."""
     for _ in range(1000):
         x = x + 1
         wait()
@@ -43,7 +41,7 @@ def train_step(model, optimizer, x, y):
 
 
 def training(steps, device, wait, step=train_step):
-    """Return a function that trains for some steps on what it draws, with `wait` behind each."""
+    """Return a function that trains on random minibatches, with `wait` after each."""
     model = network(device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
 
@@ -57,7 +55,7 @@ def training(steps, device, wait, step=train_step):
 
 
 def on_one_device(steps, device, wait):
-    """Return what any device can do, by name."""
+    """Return the experiments for any device, by name."""
     matrix, ones = torch.randn(1000, 1000, device=device), torch.ones(1, 2, device=device)
     return {
         "ten random products of 1000": lambda: drawing_and_squaring(1000, device),
@@ -74,7 +72,7 @@ def captured_increments(device):
     """Return the replay of a CUDA graph of a thousand increments."""
     x, stream, graph = torch.ones(1, 2, device=device), torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):  # CUDA wants what is captured to have run before, elsewhere.
+    with torch.cuda.stream(stream):  # CUDA asks for a first run on another stream.
         increments(x, go_on)
     torch.cuda.current_stream().wait_stream(stream)
     with torch.cuda.graph(graph):
@@ -83,13 +81,8 @@ def captured_increments(device):
 
 
 def products(x, count):
-    """Return the same product so many times."""
+    """Compute the same product `count` times."""
     return [torch.mm(x, x) for _ in range(count)]
-
-
-def to_host(results):
-    """Copy each result as D2L does, who leaves the memory to PyTorch: it takes pinned memory."""
-    return [result.to("cpu", non_blocking=True) for result in results]
 
 
 def copy_all(results, buffers):
@@ -99,7 +92,7 @@ def copy_all(results, buffers):
 
 
 def copy_each(x, buffers, stream):
-    """Copy each product on a stream of its own as soon as it is there."""
+    """Copy each product on a stream of its own, right after its computation."""
     results = []
     for buffer in buffers:
         results.append(torch.mm(x, x))
@@ -108,14 +101,14 @@ def copy_each(x, buffers, stream):
         with torch.cuda.stream(stream):
             stream.wait_event(done)
             buffer.copy_(results[-1], non_blocking=True)
-    return results  # Alive until it is waited for: their memory belongs to the other stream.
+    return results  # Keep them until the wait: the other stream still reads their memory.
 
 
 def beside_a_gpu(steps, gpu, wait, small=2000, large=6000, copied=4000, count=50):
-    """Return what takes a GPU beside the CPU, by name."""
+    """Return the experiments that need a GPU beside the CPU, by name."""
     on_cpu, on_gpu = torch.randn(small, small), torch.randn(large, large, device=gpu)
     x = torch.randn(copied, copied, device=gpu)
-    there, stream = products(x, count), torch.cuda.Stream()
+    computed, stream = products(x, count), torch.cuda.Stream()
     buffers = [torch.empty(copied, copied, pin_memory=True) for _ in range(count)]
     compiled = torch.compile(train_step, mode="reduce-overhead")
     return {
@@ -126,30 +119,24 @@ def beside_a_gpu(steps, gpu, wait, small=2000, large=6000, copied=4000, count=50
         "both, GPU asked first": lambda: (products(on_gpu, 10), products(on_cpu, 10)),
         "both, CPU asked first": lambda: (products(on_cpu, 10), products(on_gpu, 10)),
         "fifty products": lambda: products(x, count),
-        "copying them to pageable memory": lambda: [y.to("cpu") for y in there],
-        "copying them to pinned memory": lambda: copy_all(there, buffers),
-        "copying them with non_blocking=True": lambda: to_host(there),
-        "fifty products, then fifty copies with non_blocking=True": lambda: to_host(
-            products(x, count)
-        ),
+        "copying them to pageable memory": lambda: [y.to("cpu") for y in computed],
+        "copying them to pinned memory": lambda: copy_all(computed, buffers),
+        # D2L copies this way. PyTorch chooses the memory, and takes pinned memory.
+        "copying them with non_blocking=True": lambda: [
+            y.to("cpu", non_blocking=True) for y in computed
+        ],
         "fifty products, then fifty copies": lambda: copy_all(products(x, count), buffers),
         "each copy behind its product": lambda: copy_each(x, buffers, stream),
         "training, torch.compile": training(steps, gpu, go_on, compiled),
     }
 
 
-def main(steps=None):
-    """Measure all that this machine can do, and train for so many steps."""
-    there = torch.cuda.is_available()
-    device, wait = ("cuda", torch.cuda.synchronize) if there else ("cpu", torch.cpu.synchronize)
-    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it, as XLA takes it there.
-    steps = int(steps or STEPS["gpu" if there else "cpu"])
-    work = on_one_device(steps, device, wait)
-    if there:
-        work |= beside_a_gpu(steps, device, wait)
-    found = medians(work, lambda _: wait())
-    print(json.dumps({"version": torch.__version__, "training steps": steps, "seconds": found}))
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    gpu = torch.cuda.is_available()
+    device, wait = ("cuda", torch.cuda.synchronize) if gpu else ("cpu", torch.cpu.synchronize)
+    torch.set_float32_matmul_precision("high")  # TF32 on a GPU that has it, the default of XLA.
+    steps = STEPS["gpu" if gpu else "cpu"]
+    work = on_one_device(steps, device, wait)
+    if gpu:
+        work |= beside_a_gpu(steps, device, wait)
+    report(torch.__version__, steps, work, lambda _: wait())

@@ -1,54 +1,53 @@
-"""What the programs of `beside_pytorch.py` share: the sizes of the network, and the clock."""
+"""Sizes, clock and report for both programs of `beside_pytorch.py`; imports neither framework."""
 
+import json
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
 
 LAYERS = (512, 2048, 512, 1)
 BATCH = 1024
 RATE = 0.01
-STEPS = {"cpu": 50, "gpu": 150}
-"""How many steps of training are timed, by the kind of device."""
+STEPS = {"cpu": 50, "gpu": 150}  # of training, by the kind of device
 
 
 def go_on(*_):
     """Do nothing, in the place of a barrier."""
 
 
-def medians(work: Mapping[str, Callable], wait: Callable[[Any], Any]) -> dict[str, float]:
-    """Return the median seconds of each piece of work, and of handing out ten products alone."""
-    found = {}
+def report(version, steps, work, wait):
+    """Time each piece of work and print the medians as JSON."""
+    seconds = medians(work, wait)
+    print(json.dumps({"version": version, "training steps": steps, "seconds": seconds}))
+
+
+def medians(work, wait):
+    """Return the median seconds of each piece of work, and of dispatching ten products."""
+    times = {}
     for name, run in work.items():
-        handed_out, found[name] = seconds(run, wait)
+        dispatch, times[name] = seconds(run, wait)
         if name.startswith("ten random products"):
-            found[f"{name}, handed out"] = handed_out
-    return found
+            times[f"{name}, handed out"] = dispatch
+    return times
 
 
-def seconds(
-    run: Callable[[], Any],
-    wait: Callable[[Any], Any],
-    most: int = 100,
-    clock: Callable[[], float] = time.perf_counter,
-) -> tuple[float, float]:
-    """Return the median times until `run` returns and until what it returns is ready.
+def seconds(run, wait, most=100, clock=time.perf_counter):
+    """Return the median times until `run` returns and until its result is ready.
 
-    It runs once before, which only warms up.
+    A first run only warms up.
 
     Args:
-        run: The work. What it returns is dropped before it runs again, and not on the clock.
-        wait: Called with what was returned, and comes back when that is computed.
-        most: How often it is timed at most; fewer times, but three, if a second is over before.
+        run: The work. Its result is dropped before the next run, off the clock.
+        wait: Takes the result, and returns when that is computed.
+        most: The most runs to time; once a second is over, three are enough.
         clock: Returns seconds.
     """
     wait(run())
-    handed_out, ready = [], []
-    while len(ready) < min(3, most) or (len(ready) < most and sum(ready) < 1):
+    dispatch, total = [], []
+    while len(total) < min(3, most) or (len(total) < most and sum(total) < 1):
         begin = clock()
         results = run()
-        handed_out.append(clock() - begin)
+        dispatch.append(clock() - begin)
         wait(results)
-        ready.append(clock() - begin)
+        total.append(clock() - begin)
         del results
-    return statistics.median(handed_out), statistics.median(ready)
+    return statistics.median(dispatch), statistics.median(total)

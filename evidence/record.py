@@ -1,12 +1,11 @@
-"""Run the notebooks and keep what this machine measures: `make record NAME=my-machine`.
+"""Run the notebooks and keep the results of this machine: `make record NAME=my-machine`.
 
-The file is written anew when a page is done. A run that was interrupted goes on when it is started
-again: only the pages run that are missing, if machine, versions and commit are those of the file.
-If none of the pages that are asked for is missing, they all run again.
+The file is written anew after each page. Started again after an interruption, the command runs only
+the missing pages, if the file has the same machine, versions and commit. If no page is missing, all
+run again.
 """
 
 import argparse
-import functools
 import json
 import os
 import re
@@ -24,7 +23,7 @@ from d2lpar.book.results import page_of
 
 
 def record(file: Path, here: Mapping, pages: Mapping[str, Path], run: Callable[[Path], Any]):
-    """Run pages by `run`, which returns the executed notebook, and keep each when it is done."""
+    """Run pages by `run`, which returns the executed notebook, and keep each result at once."""
     results = here | {"pages": finished_pages(file, here)}
     missing = [page for page in pages if page not in results["pages"]]
     for page in missing or pages:
@@ -38,37 +37,34 @@ def finished_pages(file: Path, here: Mapping) -> dict[str, dict]:
     """Return the pages that a file has from this machine, these versions and this commit."""
     if not file.exists():
         return {}
-    there = json.loads(file.read_text(encoding="utf-8"))
-    same = ("schema", "machine", "versions", "commit")
-    if others := [what for what in same if there[what] != here[what]]:
-        print(f"{file.name} has another {', '.join(others)}: it begins anew.")
+    before = json.loads(file.read_text(encoding="utf-8"))
+    keys = ("schema", "machine", "versions", "commit")
+    if changed := [key for key in keys if before[key] != here[key]]:
+        print(f"{file.name} has another {', '.join(changed)}: it begins anew.")
         return {}
-    return there["pages"]
+    return before["pages"]
 
 
 def header(name: str) -> dict:
-    """Return what the file says beside its pages."""
-    load = os.getloadavg()[0]
-    return this_run() | {"name": name, "commit": commit("."), "load": load}
+    """Return the file's entries except its pages."""
+    return this_run() | {"name": name, "commit": commit("."), "load": os.getloadavg()[0]}
 
 
 def main(given: list[str] | None = None) -> None:
     """Write the results of this machine under the name on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="what to call this machine")
+    parser.add_argument("name", help="a name for this machine")
     parser.add_argument("pages", nargs="*", type=page_named, help="all if none is named")
-    asked = parser.parse_args(given)
-    if not re.fullmatch(r"[\w.-]*\w", asked.name):
+    options = parser.parse_args(given)
+    if not re.fullmatch(r"[\w.-]*\w", options.name):
         parser.error(
-            f"a machine needs a name of letters, digits, - and _, found {asked.name!r}: "
+            f"a machine needs a name of letters, digits, - and _, found {options.name!r}: "
             "make record NAME=my-machine"
         )
-    file = ROOT / RECORDED / f"{asked.name}.json"
-    pages = {f"book/{name_of(page)}": page for page in asked.pages or notebooks()}
+    file = ROOT / RECORDED / f"{options.name}.json"
+    pages = {f"book/{name_of(page)}": page for page in options.pages or notebooks()}
     try:
-        # Whatever becomes of its claims.
-        run = functools.partial(run_notebook, strict=False, timeout=900)
-        record(file, header(asked.name), pages, run)
+        record(file, header(options.name), pages, run_notebook)
     except KeyboardInterrupt:
         print("\nStopped. What was finished is kept: the same command goes on from there.")
         sys.exit(130)

@@ -1,10 +1,14 @@
 """How often all claims hold, and how far they are from failing: pages that run again and again.
 
-How it works. A run of a page is a row of book/evidence/repeats.csv, with the commit that last
-changed the page or the package, the machine, and what was busy beside it. For each claim the row
-has the verdict and, for each of its comparisons, the margin: how far the median is from the bound,
-in units of the bound. What is not committed is run and reported, and not kept. The report counts,
-for each page and condition, the runs of the commit that ran last, and says which that is.
+How it works. Each run of a page is a row of book/evidence/repeats.csv, with the commit that last
+changed the page or the package, the machine, and the load. For each claim the row has the verdict
+and the margin of each comparison: the distance of the median from the bound, in units of the bound.
+
+    page,commit,...,load,cores,devices,claims
+    asynchronous-computation,5d3c...,2,2,0,clock-stops-early holds 0.97; limit-in-flight holds 1 1
+
+Runs of uncommitted changes are reported, and not kept. For each page and condition, the report
+counts the runs of the commit that ran last, and names that commit.
 """
 
 import csv
@@ -34,19 +38,11 @@ SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
 def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE) -> None:
-    """Repeat some pages, and print what all runs of them show."""
-    rows = repeat(pages, condition, repeats, file)
-    print(report(rows, list(map(name_of, pages))))
-
-
-def repeat(pages: list[Path], condition: Mapping, repeats: int, file: Path) -> list[dict]:
-    """Run pages until there are so many runs of each, keep each run, and return all that there are.
+    """Run pages until each has so many runs, keep each run, and print the report on all of them.
 
     `condition` has the keys `load`, `cores` and `devices`.
     """
     rows = load(file)
-    devices = condition["devices"]
-    environment = {"JAX_NUM_CPU_DEVICES": str(devices)} if devices else {}
     with on_cores(condition["cores"]), busy_processes(condition["load"]):
         for number in range(repeats):
             for page in pages:
@@ -55,7 +51,7 @@ def repeat(pages: list[Path], condition: Mapping, repeats: int, file: Path) -> l
                 run["commit"] = commit("d2lpar", page)
                 if number < sum(run.items() <= row.items() for row in rows):
                     continue
-                notebook = run_notebook(page, strict=False, timeout=900, environment=environment)
+                notebook = run_notebook(page, devices=condition["devices"])
                 made = list(map(Claim.from_dict, outputs_of(notebook, MIME_TYPE)))
                 run |= {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
                 run |= {"claims": "; ".join(map(in_short, made))}
@@ -63,20 +59,20 @@ def repeat(pages: list[Path], condition: Mapping, repeats: int, file: Path) -> l
                 save(rows, file)
                 verdicts = in_words(Counter(claim.verdict for claim in made))
                 print(f"run {number + 1} of {repeats}, {name_of(page)}: {verdicts}", flush=True)
-    return rows
+    print(report(rows, list(map(name_of, pages))))
 
 
 # --- The file ---------------------------------------------------------------------------------
 
 
 def load(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a file; none if there is no file."""
+    """Return the rows of a file; none if the file is missing."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return list(csv.DictReader(io.StringIO(text)))
 
 
 def save(rows: Iterable[Mapping], file: Path) -> None:
-    """Write the rows, all or nothing, without those of what is not committed."""
+    """Write the rows, all or nothing, but leave out runs of uncommitted changes."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     table.writeheader()
@@ -101,7 +97,7 @@ def claims_in(row: Mapping[str, str]) -> dict[str, tuple[str, list[float]]]:
 
 
 def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
-    """Return what the runs of some pages show, as tables in Markdown for each machine."""
+    """Return the results of some pages' runs as tables in Markdown, for each machine."""
     parts = []
     for machine, conditions in sorted(latest(rows, pages).items()):
         shown = {
@@ -125,18 +121,18 @@ def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
 
 
 def latest(rows: Iterable[Mapping], pages: list[str]) -> dict[str, dict[str, dict[str, list]]]:
-    """Return the rows of some pages by machine, condition and page, of the commit that ran last."""
-    found: dict = defaultdict(dict)
+    """Return rows by machine, condition and page, for the commit that ran last."""
+    by_machine: dict = defaultdict(dict)
     for row in rows:
         if row["page"] in pages:
-            runs = found[row["machine"]].setdefault(condition_of(row), {})
+            runs = by_machine[row["machine"]].setdefault(condition_of(row), {})
             before = runs.get(row["page"], [])
             runs[row["page"]] = [r for r in before if r["commit"] == row["commit"]] + [row]
-    return found
+    return by_machine
 
 
 def condition_of(row: Mapping[str, str]) -> str:
-    """Return under which condition a page ran, in words."""
+    """Return the condition of a run in words."""
     words = plural(int(row["cores"]), "core")
     if row["devices"] != "0":
         words += f" as {row['devices']} devices"
@@ -145,16 +141,16 @@ def condition_of(row: Mapping[str, str]) -> str:
 
 
 def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
-    """Return when the pages ran under a condition, at which commits, and how often all held.
+    """Return the columns of `TOTALS` for the runs of some pages under one condition.
 
-    These are the columns of `TOTALS`. Pages are repeated one by one and a build runs them all, so
-    that their rates are multiplied.
+    Pages are repeated one by one and a build runs them all, so the rates of the pages are
+    multiplied.
     """
     rows = [row for page in runs.values() for row in page]
     days = sorted({row["date"] for row in rows})
     counts = sorted({len(page) for page in runs.values()})
-    held = {page: sum(map(all_held, found)) for page, found in runs.items()}
-    rates = [held[page] / len(found) for page, found in runs.items()]
+    held = {page: sum(map(all_held, rows)) for page, rows in runs.items()}
+    rates = [held[page] / len(rows) for page, rows in runs.items()]
     estimate = f"{100 * math.prod(rates):.0f} %" if counts[0] > 1 else "too few runs"
     others = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
     missing = plural(len(pages) - len(runs), "page")
@@ -177,7 +173,7 @@ def how_often(
 ) -> tuple[str, str]:
     """Return how often a claim held where it could be tested, and how far it is from failing.
 
-    `how_far` says that in words, given the margins of each run.
+    `how_far` takes the margins of each run and puts the distance into words.
     """
     made = [claims_in(row)[key] for page in runs.values() for row in page if key in claims_in(row)]
     tested = [margins for verdict, margins in made if verdict != "untestable"]
@@ -186,14 +182,14 @@ def how_often(
     verdicts = Counter(verdict for verdict, _ in made)
     others = {"undecided": verdicts["inconclusive"], "failed": verdicts["fails"]}
     parts = [f"{verdicts['holds'] + verdicts['seen']} of {len(tested)}"]
-    parts += [f"{count} {what}" for what, count in others.items() if count]
+    parts += [f"{count} {verdict}" for verdict, count in others.items() if count]
     return ", ".join(parts), how_far(tested) if len(tested) > 1 else ""
 
 
 def worst(runs: list[list[float]]) -> str:
-    """Return the margin that came nearest to failing, of all comparisons of all runs.
+    """Return the smallest margin of all comparisons in all runs, in words.
 
-    A count that is always the same has none that says anything.
+    The margin of a count that never changes says nothing: such a count is called exact.
     """
     if all(margins == runs[0] for margins in runs):
         return "exact"
@@ -206,8 +202,8 @@ def worst(runs: list[list[float]]) -> str:
 def sigmas(runs: Iterable[list[float]]) -> str:
     """Return how many standard deviations between runs a claim is away from failing.
 
-    Of several comparisons the least sure one counts. A count that is always the same has no spread,
-    and what hardly differs so little that the number would say nothing.
+    Of several comparisons the least sure one counts. A count that never changes has no spread, and
+    a tiny spread makes the number meaningless.
     """
     least = math.inf
     for margins in zip(*runs, strict=True):

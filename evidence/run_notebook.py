@@ -2,8 +2,8 @@
 
 Usage: python evidence/run_notebook.py NOTEBOOK...
 
-A failing cell ends it with an error, and so does a claim that does not hold, or a solution that is
-not accepted.
+A failing cell ends the command with an error, and so does a claim that does not hold, or a solution
+that is not accepted.
 """
 
 import ast
@@ -32,24 +32,20 @@ def notebooks() -> list[Path]:
 
 
 def name_of(page: Path) -> str:
-    """Return what a page is called: its path in the book, without a suffix."""
+    """Return the name of a page: its path in the book, without a suffix."""
     return page.resolve().relative_to(ROOT / "book").with_suffix("").as_posix()
 
 
 @dataclass(frozen=True)
 class Intervention:
-    """What takes a cause away: code that runs first, and other words in the code of cells.
-
-    It is `alone` in its run if it changes what other claims of the page need.
-    """
+    """A way to take a cause away: code that runs first, and edits in the code of cells."""
 
     takes_away: str
     edits: Mapping[str, str] = field(default_factory=dict)
     first: str = ""
-    alone: bool = False
 
     def apply_to(self, notebook: nbformat.NotebookNode) -> None:
-        """Change a notebook; what is to be replaced must stand there exactly once."""
+        """Change a notebook, in which each edited text must occur exactly once."""
         code = [cell for cell in notebook.cells if cell.cell_type == "code"]
         for old, new in self.edits.items():
             cells = [cell for cell in code if old in cell.source]
@@ -62,7 +58,7 @@ class Intervention:
 
 SYNCHRONOUS = Intervention(
     "asynchronous dispatch",
-    # The environment variable of that name does nothing. It must be the first thing JAX hears.
+    # JAX ignores the environment variable of this name, and the option once it has started.
     first="import jax; jax.config.update('jax_cpu_enable_async_dispatch', False)",
 )
 BARRIERS = Intervention(
@@ -83,8 +79,7 @@ jax.jit = lambda function, **options: Waiting(jit(function, **options))
 jax.device_put = Waiting(jax.device_put)
 """,
 )
-# Enough to see that a page runs, where no claim has to be decided: at most three rounds, and one
-# look, since the time is up at once.
+# Three rounds and one look (the time is up at once) show that a page runs. They decide no claim.
 FEW_ROUNDS = """
 import d2lpar
 
@@ -97,12 +92,12 @@ d2lpar.compare, d2lpar.measure = map(in_few_rounds, (d2lpar.compare, d2lpar.meas
 """
 ONE_DEVICE = Intervention(
     "more than one CPU device",
-    # JAX has started before the notebook could ask for several.
+    # JAX starts here, before the notebook can ask for several devices.
     first=f"import jax; jax.config.update('jax_num_cpu_devices', 1); jax.devices(){FEW_ROUNDS}",
 )
 GPU_STAND_INS = Intervention(
     "the difference between a CPU and a GPU",
-    # CPU devices play two GPUs, so that the cells for GPUs run, although there are none.
+    # CPU devices play two GPUs, so that the cells for GPUs run without one.
     first=f"""
 import d2lpar._jax.devices, jax
 
@@ -114,7 +109,7 @@ def stand_in(kind, devices_of=d2lpar._jax.devices._devices_of):
 
 d2lpar._jax.devices._devices_of = stand_in
 {FEW_ROUNDS}""",
-    # Sizes for a GPU would keep a CPU busy for minutes.
+    # Sizes for a GPU keep a CPU busy for minutes.
     edits={
         "(one, other), (2000, 2000)": "(one, other), (250, 250)",
         "(2000, 6000) if kinds": "(250, 250) if kinds",
@@ -128,29 +123,29 @@ def run_notebook(
     path: Path,
     intervention: Intervention | None = None,
     *,
-    strict: bool = True,
+    strict: bool = False,
     allow_errors: bool = False,
-    timeout: int = 300,
-    environment: Mapping[str, str] | None = None,
+    devices: int = 0,
 ) -> nbformat.NotebookNode:
     """Execute a notebook in a fresh process and return it without its prose.
 
-    Where errors are allowed, a cell that fails has one among its outputs, and the next one runs.
-    What is in `environment` is added to the variables that the process inherits.
+    If `strict`, a claim that does not hold is an error. With `allow_errors`, a failing cell has the
+    error among its outputs, and the next cell runs. `devices` is the number of CPU devices, or 0 if
+    the notebook decides.
     """
     notebook = read(path)
     if intervention:
         intervention.apply_to(notebook)
-    # Or each kernel warns that what is said on this machine is not encrypted.
+    # The kernel warns that its messages within this machine are not encrypted.
     quiet = ["--IPKernelApp.log_level=ERROR"]
-    client = NotebookClient(
-        notebook, timeout=timeout, allow_errors=allow_errors, extra_arguments=quiet
-    )
-    variables = os.environ | {"D2LPAR_STRICT": str(int(strict))} | (environment or {})
+    client = NotebookClient(notebook, timeout=900, allow_errors=allow_errors, extra_arguments=quiet)
+    variables = os.environ | {"D2LPAR_STRICT": str(int(strict))}
+    if devices:
+        variables["JAX_NUM_CPU_DEVICES"] = str(devices)
     try:
         client.execute(env=variables)
     except Exception:
-        # nbclient takes SIGINT and SIGTERM for itself: it ends the kernel, and is surprised then.
+        # On SIGINT and SIGTERM nbclient ends the kernel, and then raises an error of its own.
         if hasattr(client, "_async_cleanup_kernel_future"):
             raise KeyboardInterrupt from None
         raise
@@ -166,9 +161,9 @@ def read(path: Path) -> nbformat.NotebookNode:
 
 def claims_of(path: Path) -> dict[str, str]:
     """Return the sentences of the claims in a notebook by their keys, in their order."""
-    found = {}
+    sentences = {}
     for cell in read(path).cells:
-        # What IPython makes of a cell has no magics, which are not Python.
+        # IPython turns magics into Python, which `ast` can parse.
         for node in ast.walk(ast.parse(TransformerManager().transform_cell(cell.source))):
             match node:
                 case ast.Call(ast.Name("claim"), arguments, keywords):
@@ -180,20 +175,20 @@ def claims_of(path: Path) -> dict[str, str]:
                             f"{path}: the claim {sentence!r} has no key. Give it one: "
                             'claim(..., key="some-words").'
                         )
-                    if key in found:
+                    if key in sentences:
                         raise ValueError(f"{path}: two claims have the key {key!r}.")
-                    found[key] = sentence
-    return found
+                    sentences[key] = sentence
+    return sentences
 
 
 def main() -> None:
-    """Run what the command line names."""
+    """Run the notebooks on the command line."""
     for path in map(Path, sys.argv[1:]):
-        notebook = run_notebook(path)
+        notebook = run_notebook(path, strict=True)
         reports = outputs_of(notebook, exercises.MIME_TYPE)
-        for found in (*outputs_of(notebook, claims.MIME_TYPE), *reports):
-            print(json.dumps(found))
-        refused = [made["exercise"] for made in reports if made["verdict"] == "not yet"]
+        for output in (*outputs_of(notebook, claims.MIME_TYPE), *reports):
+            print(json.dumps(output))
+        refused = [report["exercise"] for report in reports if report["verdict"] == "not yet"]
         if refused and path.parent.name == "solutions":
             sys.exit(f"{path}: not every solution is accepted: {', '.join(refused)}")
 

@@ -1,6 +1,5 @@
 """Run `python -m d2lpar` with some arguments, here or in a process of its own."""
 
-import os
 import subprocess
 import sys
 
@@ -18,16 +17,10 @@ def main_with(*arguments):
     return stopped.value.code
 
 
-def watch_script(folder, program, *arguments, options=(), module=(), **environment):
+def watch_script(folder, program, *arguments, options=(), module=()):
     """Watch a script in a process of its own; return its exit status, output, and the report."""
-    script = folder / "script.py"
-    script.write_text(program)
-    given = [*options, *(module or [str(script)]), *arguments]
-    done = subprocess.run(
-        [sys.executable, "-m", "d2lpar", "watch", *given],
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=os.environ | environment,
-    )
+    (folder / "script.py").write_text(program)
+    script = module or [str(folder / "script.py")]
+    command = [sys.executable, "-m", "d2lpar", "watch", *options, *script, *arguments]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
     return done.returncode, done.stdout, done.stderr

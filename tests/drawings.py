@@ -1,4 +1,4 @@
-"""Read the text that a figure shows from its axes."""
+"""Read the texts and the legend of a figure from its axes."""
 
 import contextlib
 import io
@@ -11,7 +11,7 @@ from d2lpar import use_style
 
 @contextlib.contextmanager
 def style_of_the_book():
-    """Draw in the book's style, on a backend without a screen, and close all figures at the end."""
+    """Draw in the book's style, on a backend without a screen, and close everything afterwards."""
     with matplotlib.rc_context():
         matplotlib.use("agg")
         use_style()
@@ -20,7 +20,7 @@ def style_of_the_book():
 
 
 def svg(axes):
-    """Return the figure as SVG, the format of the book."""
+    """Return the figure as the book shows it."""
     file = io.StringIO()
     axes.figure.savefig(file, format="svg")
     return file.getvalue()
@@ -31,6 +31,6 @@ def texts(axes):
 
 
 def legend(axes):
-    """Return the labels of the legend, which belongs to the figure or to the axes."""
-    (drawn,) = axes.figure.legends or [axes.get_legend()]
-    return [text.get_text() for text in drawn.get_texts()]
+    """Return the labels of the legend, which stands on the figure or on the axes."""
+    (box,) = axes.figure.legends or [axes.get_legend()]
+    return [text.get_text() for text in box.get_texts()]

@@ -4,7 +4,7 @@ import networkx as nx
 
 
 def graph_of(edges):
-    """Return a graph from words such as "a-b b-c", with what each node needs to be drawn."""
+    """Return a graph from words such as "a-b b-c"; its nodes have all attributes for drawing."""
     graph = nx.DiGraph(edge.split("-") for edge in edges.split())
     for node, attributes in graph.nodes.items():
         attributes |= dict(operator=node, name=None, constants=(), shape=(), dtype="f", device=None)

@@ -1,39 +1,30 @@
-"""What a reader sees of a table in HTML: the text of its cells, and the bars in them."""
+"""The content of a table in HTML: the text of its cells, and the bars in them."""
 
-import re
-from html import unescape
+from xml.etree import ElementTree
 
 
 def cells_of(html):
-    """Return the text of each cell, row by row; a line break where one is."""
-    return [_texts("t[hd]", row) for row in _elements("tr", html)]
+    """Return the text of each cell, row by row, with its line breaks."""
+    return [["".join(cell.itertext()) for cell in row] for row in _tree(html).iter("tr")]
 
 
 def bars_of(html):
-    """Return what each bar says, and the color, start and width of its rectangles, in percent."""
+    """Return each bar's label, and the color, start and width of its rectangles, in percent."""
     return [
-        (_attribute("aria-label", svg), [_rectangle(tag) for tag in re.findall("<rect.*?>", svg)])
-        for svg in _elements("svg", html)
+        (
+            svg.get("aria-label"),
+            [(r.get("fill"), float(r.get("x")), float(r.get("width"))) for r in svg.iter("rect")],
+        )
+        for svg in _tree(html).iter("svg")
     ]
 
 
 def remarks_of(html):
     """Return the text of the remarks below a table."""
-    return _texts("p", html)
+    return ["".join(paragraph.itertext()) for paragraph in _tree(html).iter("p")]
 
 
-def _elements(tag, html):
-    return re.findall(rf"<{tag}\b.*?</{tag}>", html, re.DOTALL)
-
-
-def _texts(tag, html):
-    broken = (element.replace("<br>", "\n") for element in _elements(tag, html))
-    return [unescape(re.sub("<.*?>", "", element)) for element in broken]
-
-
-def _attribute(name, tag):
-    return unescape(re.search(rf'\b{name}="(.*?)"', tag)[1])
-
-
-def _rectangle(tag):
-    return _attribute("fill", tag), float(_attribute("x", tag)), float(_attribute("width", tag))
+def _tree(html):
+    # The fold of a claim has its table below the summary.
+    folded = html.rpartition("</summary>")[2].removesuffix("</details>")
+    return ElementTree.fromstring(f"<div>{folded}</div>".replace("<br>", "\n"))

@@ -43,7 +43,7 @@ BAD = {
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
     "carried, no state": (
         lambda: d2lpar.carried(len, {"w": jnp.ones(3)})(),
-        r"no new state in what 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let it return",
+        r"no new state in the result of 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let",
     ),
     "slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
     "slowdown, no time": (
@@ -82,7 +82,7 @@ BAD = {
         lambda: d2lpar.compare({"a": list}, observe={"length": len}, units={"lenght": "B"}),
         "'lenght' a unit, but what is observed is length",
     ),
-    "exact seconds, claimed": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "a time is never that"),
+    "exact seconds, claimed": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "no time is exact"),
     "record_trace": (lambda: d2lpar.record_trace(3), r"record_trace\(f, x\)"),
     "record_typical": (lambda: d2lpar.record_typical(3), r"record_typical\(f, x\)"),
     "record_typical, never": (lambda: d2lpar.record_typical(list, times=0), "times must be an"),

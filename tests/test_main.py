@@ -10,35 +10,29 @@ from d2lpar import __version__, usable_cores
 from d2lpar._jax.devices import this_machine
 
 
-def test_it_says_what_jax_sees_on_this_machine():
-    done = subprocess.run(
+def test_without_a_command_it_says_what_jax_sees_on_this_machine():
+    output = subprocess.check_output(
         [sys.executable, "-m", "d2lpar"],
         env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
-        capture_output=True,
-        text=True,
         encoding="utf-8",
     )
-    assert done.returncode == 0, done.stderr
-    said = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
-    assert said["Processor"] == f"{this_machine().processor}, {usable_cores()} cores"
-    assert said["Packages"].startswith("Python 3.")
-    assert f", jax {jax.__version__}, " in said["Packages"]
-    assert "JAX devices 2 x cpu" in " ".join(done.stdout.split())
+    rows = dict(line.split(maxsplit=1) for line in output.splitlines())
+    assert rows["Processor"] == f"{this_machine().processor}, {usable_cores()} cores"
+    assert rows["Packages"].startswith("Python 3.")
+    assert f", jax {jax.__version__}, " in rows["Packages"]
+    assert "JAX devices 2 x cpu" in " ".join(output.split())
 
 
-@pytest.mark.parametrize("argument", ["nonsense", "--nonsense"])
-def test_what_it_does_not_know_is_answered_with_how_it_is_used(argument, capsys):
-    assert main_with(argument) == 2
+@pytest.mark.parametrize(
+    ("argument", "status", "printed"),
+    [
+        ("--version", 0, f"d2lpar {__version__}\n"),
+        ("--help", 0, "what JAX sees on this machine"),
+        ("nonsense", 2, "usage: d2lpar"),
+        ("--nonsense", 2, "usage: d2lpar"),
+    ],
+)
+def test_it_says_its_version_and_how_it_is_used(argument, status, printed, capsys):
+    assert main_with(argument) == status
     out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("usage: d2lpar")
-
-
-def test_it_says_its_version(capsys):
-    assert main_with("--version") is None
-    assert capsys.readouterr().out == f"d2lpar {__version__}\n"
-
-
-def test_help_says_what_it_does(capsys):
-    assert main_with("--help") == 0
-    assert "what JAX sees on this machine" in capsys.readouterr().out
+    assert printed in (err if status else out)

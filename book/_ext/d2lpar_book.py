@@ -1,4 +1,4 @@
-"""What the book needs of Sphinx beyond Jupyter Book: MathML, narrow pages, results, a glossary."""
+"""Additions to Jupyter Book, for Sphinx: MathML, narrow pages, results, links to the glossary."""
 
 import re
 import shutil
@@ -29,14 +29,14 @@ def mathml(latex, display, node):
     try:
         # latex2mathml knows `split`, which is the same, but not `aligned`.
         result = convert(latex.replace("{aligned}", "{split}"), display=display)
-    except Exception as error:  # it has a dozen kinds of its own, without a common base
+    except Exception as error:  # Its own exceptions have no common base.
         result, problem = f"<code>{escape(latex)}</code>", type(error).__name__
     else:
-        # What it does not know it hands on as text, without an error.
+        # latex2mathml copies an unknown command into the result as text, without an error.
         unknown = "\\" in result or "<mi>&</mi>" in result
         problem = "a command or a & that latex2mathml does not know" if unknown else None
-        result = result.replace('columnalign="', 'style="text-align:')  # browsers ignore the former
-        # As TeX sets them: a thin space before, and none behind, where an argument follows.
+        result = result.replace('columnalign="', 'style="text-align:')  # Browsers ignore the first.
+        # TeX sets a thin space before them, and none before their argument.
         result = re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
     if problem:
         logger.warning("math %r: %s", latex, problem, location=node, type="d2lpar")
@@ -57,22 +57,22 @@ def visit_display_math(self, node):
         self.add_permalink_ref(node, "Link to this equation")
         self.body.append("</span>")
     formula = mathml(node.astext(), "block", node)
-    # On a phone it may have to scroll, and then the keyboard has to reach it.
+    # On a phone a wide formula scrolls, and then the keyboard must reach it.
     self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
     raise nodes.SkipNode
 
 
 class KeepPunctuation(SphinxPostTransform):
-    """Keep a formula and the punctuation behind it on one line; a browser would part them."""
+    """Keep a formula and the punctuation after it on one line; a browser may separate them."""
 
     default_priority = 900
 
     def run(self, **kwargs):
         """Move the punctuation into a span with the formula."""
         for formula in list(self.document.findall(nodes.math)):
-            behind = formula.next_node(descend=False, siblings=True)
-            if isinstance(behind, nodes.Text) and (mark := re.match(r"[.,;:?!)]+", behind)):
-                behind.parent.replace(behind, nodes.Text(behind[mark.end() :]))
+            text = formula.next_node(descend=False, siblings=True)
+            if isinstance(text, nodes.Text) and (mark := re.match(r"[.,;:?!)]+", text)):
+                text.parent.replace(text, nodes.Text(text[mark.end() :]))
                 together = nodes.inline("", "", classes=["sd-text-nowrap"])
                 formula.replace_self(together)
                 together += [formula, nodes.Text(mark[0])]
@@ -81,18 +81,18 @@ class KeepPunctuation(SphinxPostTransform):
 # --- Lines and tables on a phone --------------------------------------------------------------
 
 LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
-# Behind these, and before a letter or a quote, a long word of code may go on in the next line.
+# A long word of code may break after these characters, before a letter or a quote.
 MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
 
 
 def visit_literal(self, node):
-    """Write inline code as Sphinx does, and remember where it begins."""
+    """Write inline code as Sphinx does, and remember the place where it begins."""
     node["begins"] = len(self.body)
     type(self).visit_literal(self, node)
 
 
 def depart_literal(self, node):
-    """End it, and let its long words break where a reader would break them."""
+    """End the inline code, and mark the places where its long words may break."""
     begins = node["begins"]
     self.body[begins:] = [
         LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), part)
@@ -102,7 +102,7 @@ def depart_literal(self, node):
 
 
 class KeepUnits(SphinxPostTransform):
-    """Keep a number and its unit on one line, in the text and in what a cell shows as HTML."""
+    """Keep a number and its unit on one line, in the text and in the HTML that cells show."""
 
     default_priority = 900
 
@@ -110,14 +110,14 @@ class KeepUnits(SphinxPostTransform):
         """Put spaces that do not break between them."""
         for text in list(self.document.findall(nodes.Text)):
             if isinstance(text.parent, nodes.raw):
-                ours = "d2lpar-" in text  # Others may be scripts.
-                new = re.sub(r">[^<]+", lambda found: unbroken(found[0]), text) if ours else text
+                ours = "d2lpar-" in text  # Other HTML may be a script.
+                new = re.sub(r">[^<]+", lambda match: unbroken(match[0]), text) if ours else text
             elif is_in(text, (nodes.literal, nodes.FixedTextElement, nodes.math)):
                 continue
             else:
                 new = unbroken(text)
             if new != text:
-                # Not by replace(), which takes the first one of equal texts.
+                # replace() would take the first of several equal texts.
                 siblings = text.parent.children
                 place = next(i for i, other in enumerate(siblings) if other is text)
                 text.parent[place] = nodes.Text(new)
@@ -142,9 +142,9 @@ class RepeatHeads(SphinxPostTransform):
                     if head.astext() and entry.astext():
                         words = [word.deepcopy() for word in head[0].children]
                         first = next(entry.findall(nodes.paragraph), entry)
-                        said = nodes.inline("", "", *words, nodes.Text(": "))
-                        said["classes"] = ["d2lpar-head"]
-                        first.insert(0, said)
+                        label = nodes.inline("", "", *words, nodes.Text(": "))
+                        label["classes"] = ["d2lpar-head"]
+                        first.insert(0, label)
 
 
 # --- Results ----------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ DIRECTIVES = {
     "beside-pytorch-figure": peers.figure,
     "beside-pytorch-table": peers.table,
 }
-ROLES = {"measured": tables.measured, "peer": peers.time}
+ROLES = {"measured": tables.measured}
 
 
 class Pending(nodes.General, nodes.Element):
-    """The place of something that can be made only when every page has been read."""
+    """A placeholder for content that needs all pages to be read first."""
 
 
 class PendingDirective(SphinxDirective):
@@ -178,33 +178,33 @@ class PendingDirective(SphinxDirective):
 
     def run(self):
         """Return it."""
-        return [Pending(what=self.name, argument="".join(self.arguments))]
+        return [Pending(name=self.name, argument="".join(self.arguments))]
 
 
 class PendingRole(SphinxRole):
-    """``{measured}`loop-mended gain:.1f` `` and the like: a number that was measured."""
+    """``{measured}`loop-mended gain:.1f` `` and the like: leave a placeholder for a number."""
 
     def run(self):
-        """Leave a placeholder for it."""
-        return [Pending(what=self.name, argument=self.text)], []
+        """Return it."""
+        return [Pending(name=self.name, argument=self.text)], []
 
 
 class FillPending(SphinxPostTransform):
-    """Put what was waited for where the placeholders are."""
+    """Replace the placeholders by their content."""
 
     default_priority = 8  # before references are resolved (10)
 
     def run(self, **kwargs):
-        """Replace each placeholder of the page by what its function returns."""
+        """Replace each placeholder of the page by the nodes that its function returns."""
         for node in list(self.document.findall(Pending)):
-            make = (DIRECTIVES | ROLES)[node["what"]]
+            make = (DIRECTIVES | ROLES)[node["name"]]
             node.replace_self(make(self.app, self.env.docname, node["argument"]))
 
 
 # --- Links to the glossary --------------------------------------------------------------------
 
 GLOSSARY = "book/glossary"
-# In these a link would disturb, or already is.
+# A link in these would disturb, or there is one already.
 NOT_IN = (
     nodes.reference,
     nodes.title,
@@ -219,12 +219,12 @@ NOT_IN = (
 
 
 class LinkToGlossary(SphinxPostTransform):
-    """Link the first use of each term of the glossary on a page that is prose.
+    """Link the first use of each term of the glossary on a page of prose.
 
-    A notebook page cannot say so itself: Colab would show the role raw.
+    A notebook cannot mark a term by a role, which Colab would show raw.
     """
 
-    default_priority = 900  # when all other links are made
+    default_priority = 900  # after all other links
 
     def run(self, **kwargs):
         """Begin with the longest terms: "dispatch" is part of "asynchronous dispatch"."""
@@ -243,17 +243,16 @@ class LinkToGlossary(SphinxPostTransform):
         """Replace the first use of a term, or of its plural, by a link."""
         pattern = re.compile(rf"\b{re.escape(term)}(s|es)?\b".replace(r"\ ", r"\s+"), re.IGNORECASE)
         for text in self.document.findall(nodes.Text):
-            if (found := pattern.search(text)) and not is_in(text, NOT_IN):
-                before, after = text[: found.start()], text[found.end() :]
-                link = nodes.reference(
-                    "", found[0], refuri=uri, internal=True, classes=["d2lpar-term"]
-                )
+            if (match := pattern.search(text)) and not is_in(text, NOT_IN):
+                before, after = text[: match.start()], text[match.end() :]
+                attributes = {"refuri": uri, "internal": True, "classes": ["d2lpar-term"]}
+                link = nodes.reference("", match[0], **attributes)
                 text.parent.replace(text, [nodes.Text(before), link, nodes.Text(after)])
                 return
 
 
 def is_in(node, kinds):
-    """Say whether a node is inside of one of some kinds."""
+    """Say whether a node is inside a node of some kinds."""
     while node := node.parent:
         if isinstance(node, kinds):
             return True
@@ -264,7 +263,7 @@ def is_in(node, kinds):
 
 
 def offer_the_notebooks_of_colab(app, error):
-    """Have the download button give the notebook that Colab opens, without outputs."""
+    """Let the download button give the notebook that Colab opens, without outputs."""
     for page in [] if error else sorted(app.env.found_docs):
         notebook = Path(app.srcdir, f"{page}.ipynb")
         if notebook.exists():
@@ -272,11 +271,11 @@ def offer_the_notebooks_of_colab(app, error):
 
 
 def skip_fields_of_named_tuples(app, what, name, value, skip, options):
-    """Leave them to the class docstring; Python's own says "Alias for field number 0"."""
+    """Skip a field whose docstring is Python's own: "Alias for field number 0"."""
     return True if type(value).__name__ == "_tuplegetter" else None
 
 
-# Functions return these; how one is made is of no use to a reader.
+# Users get these from functions, and make none by hand.
 RESULTS = {
     "Comparison",
     "Event",
@@ -291,7 +290,7 @@ RESULTS = {
 
 
 def shorten_signature(app, what, name, value, options, arguments, returns):
-    """Leave out what a result or an error takes; show a default that is a constant as its value."""
+    """Leave out the arguments of results and errors; show a constant default by its value."""
     if what == "exception" or (what == "class" and value.__name__ in RESULTS):
         return "", None
     module = vars(sys.modules[getattr(value, "__module__", None) or "builtins"])
@@ -300,21 +299,21 @@ def shorten_signature(app, what, name, value, options, arguments, returns):
 
 
 def keep_how_it_works(app, what, name, value, options, lines):
-    """Leave out the first sentence of a module that is private; the page has its own."""
+    """Leave out the first sentence of a private module; the page has its own."""
     if what == "module" and name.startswith("d2lpar._"):
         text = "\n".join(lines)
         lines[:] = text[text.index("How it works. ") :].removeprefix("How it works. ").splitlines()
 
 
 def call_attributes_by_their_name():
-    """Have `Attributes:` of a docstring stand under that word; Sphinx writes "Variables"."""
+    """Title the `Attributes:` of a docstring with that word; Sphinx writes "Variables"."""
     for field in PyObject.doc_field_types:
         if field.name == "variable":
             field.label = "Attributes"
 
 
 def find_public_name(app, env, node, content):
-    """Link a type of a private module under the name of `d2lpar` that it has for users."""
+    """Link a type of a private module by its public name in `d2lpar`."""
     module, _, name = node["reftarget"].rpartition(".")
     if module.startswith("d2lpar._"):
         target, kind = f"d2lpar.{name}", node["reftype"]

@@ -1,4 +1,4 @@
-"""Charts of what this build and other machines have measured, for Sphinx."""
+"""Charts of the measurements of this build and of other machines, for Sphinx."""
 
 from pathlib import Path
 
@@ -12,10 +12,10 @@ from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 
 def first_picture(app, docname, _):
-    """Return a drawing of when Python and when the device are done with ten products, to scale."""
+    """Return a drawing, to scale, of when Python and the device finish ten products."""
     rows = runs.sources(app, "A1")["this build", ""]
     handed_out, ready = rows["handed out"].median, rows["ready"].median
-    asked, there = (format_value(seconds, "s", digits=2) for seconds in (handed_out, ready))
+    dispatch, total = (format_value(seconds, "s", digits=2) for seconds in (handed_out, ready))
     share = handed_out / ready
     host, device = ({"color": COLORS[who], "weight": "bold"} for who in ("host", "device"))
     use_style()
@@ -28,23 +28,23 @@ def first_picture(app, docname, _):
         axes.text(number / 10 + 0.05, 2.55, number + 1, color="white", ha="center", va="center")
     axes.text(1, 1.85, "here are the results", ha="right", va="center")
     columns = (
-        (-0.2, 3.5, "Python", asked, "what your stopwatch says", host),
-        (0.4, 2.55, "device", there, "what the ten products take", device),
+        (-0.2, 3.5, "Python", dispatch, "what your stopwatch says", host),
+        (0.4, 2.55, "device", total, "what the ten products take", device),
     )
     for x, y, who, seconds, words, look in columns:
         axes.text(-0.2, y, who, va="center", **look)
         axes.text(x, 1.1, seconds, size=22, va="center", **look)
         axes.text(x, 0.6, words, va="top")
-    image = save(app, docname, "first", f"Of {there} for ten products, Python needs {asked}.")
+    image = save(app, docname, "first", f"Of {total} for ten products, Python needs {dispatch}.")
     machine = runs.this_build(app).machine
     cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
-    said = f"To scale, measured while this page was made ({machine.processor}, {cores})."
-    caption = nodes.paragraph(text=said, classes=["sd-text-muted"])
+    words = f"To scale, measured while this page was made ({machine.processor}, {cores})."
+    caption = nodes.paragraph(text=words, classes=["sd-text-muted"])
     return [nodes.container("", image, caption, classes=["d2lpar-first", "sd-text-center"])]
 
 
 def save(app, docname, name, alt):
-    """Save the figure that was drawn last, and return it for the page."""
+    """Save the current figure, and return it as an image."""
     path = Path(app.srcdir, "_build", "figures", f"{name}.svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     plt.savefig(path, format="svg", bbox_inches="tight")
@@ -57,11 +57,11 @@ def save(app, docname, name, alt):
 def experiment_figure(app, docname, name):
     """Return the findings of an experiment as a figure: editions, machines, and this build."""
     sources = runs.sources(app, name).items()
-    found = {", ".join(filter(None, source)): judge(name, rows) for source, rows in sources}
+    judged = {", ".join(filter(None, source)): judge(name, rows) for source, rows in sources}
     panels = {
-        claimed: {source: predicates[claimed] for source, predicates in found.items()}
+        claimed: {source: predicates[claimed] for source, predicates in judged.items()}
         for claimed in EXPERIMENTS[name].findings
-        if not any(predicates[claimed].quantity.unit for predicates in found.values())
+        if not any(predicates[claimed].quantity.unit for predicates in judged.values())
     }
     use_style()
     plot_findings(panels)
@@ -74,8 +74,9 @@ def experiment_figure(app, docname, name):
 
 
 def figure(app, docname, name, alt, caption):
-    """Save the figure that was drawn last, and return it with its caption."""
+    """Save the current figure, and return it with its caption."""
     image = save(app, docname, name, alt)
-    made = nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"])
-    made["ids"] = [f"fig-{Path(docname).name}-{name.lower()}"]
-    return [made]
+    ids = [f"fig-{Path(docname).name}-{name.lower()}"]
+    return [
+        nodes.figure("", image, nodes.caption(text=caption), classes=["d2lpar-figure"], ids=ids)
+    ]

@@ -11,7 +11,7 @@ from sphinx.transforms import SphinxTransform
 
 from d2lpar.book.explore import MIME_TYPE
 
-# Of Vega-Lite: what Altair writes, by the name that vl_convert has for it.
+# The version of Vega-Lite that Altair writes, as vl_convert names it.
 VERSION = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 SCRIPT = "vega-embed.js"
 
@@ -22,7 +22,7 @@ class PutExplorables(SphinxTransform):
     default_priority = 200
 
     def apply(self):
-        """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
+        """Read the charts from the executed notebook, since myst-nb drops unknown types."""
         cells = executed(self.app, self.env.docname)["cells"]
         for cell in list(self.document.findall(is_element("cell_code"))):
             outputs = cells[cell["cell_index"]]["outputs"]
@@ -57,17 +57,17 @@ def is_element(kind):
 
 
 def add_script(app, page, template, context, doctree):
-    """Have a page load the libraries if there is an explorable on it, and no other page."""
+    """Make pages with an explorable load the libraries."""
     containers = doctree.findall(nodes.container) if doctree else ()
     if any("d2lpar-explorable" in container["classes"] for container in containers):
         app.add_js_file(SCRIPT, loading_method="defer")
 
 
 def write_script(app, error):
-    """Write the libraries beside the pages, so that no other host is asked for them."""
+    """Write the libraries into the book, so that a page loads nothing from other hosts."""
     if not error:
         libraries = vl_convert.javascript_bundle(vl_version=VERSION)
-        # In a function: their global names would collide with those of Sphinx.
+        # A function keeps their global names apart from the names of Sphinx.
         wrapped = f"(() => {{{libraries}\n}})()"
         Path(app.outdir, "_static", SCRIPT).write_text(wrapped, encoding="utf-8")
 

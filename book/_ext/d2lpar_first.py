@@ -1,8 +1,8 @@
-"""What a page shows on its first screen, for Sphinx: what its cells tagged `first-screen` show.
+"""The first screen of a page, for Sphinx: the results of the cells tagged `first-screen`.
 
-A reader meets the result before the code that makes it, but in a notebook the code comes first. So
-the cell stands where its code can run, and the page shows its picture, or the sentence of its
-claim, above; also there if its code is shown, and else only above.
+A reader should see a result before the code that makes it, but in a notebook the code comes first.
+So the cell stays at the place where its code can run, and the page shows its picture and the
+sentence of its claim above. Where the page shows the code, the picture appears there, too.
 """
 
 from d2lpar_runs import executed
@@ -17,12 +17,12 @@ TAG = "first-screen"
 
 
 class ShowFirst(SphinxTransform):
-    """Show pictures and sentences of tagged cells behind the second paragraph of a page."""
+    """Show pictures and sentences of tagged cells after the second paragraph of a page."""
 
     default_priority = 190
 
     def apply(self):
-        """Find the cells in the executed notebook, since myst-nb hands no unknown type on."""
+        """Read the claims from the executed notebook, since myst-nb drops unknown types."""
         cells = executed(self.app, self.env.docname)["cells"]
         pictures, sentences = [], []
         for cell in self.document.findall(nodes.container):
@@ -32,7 +32,7 @@ class ShowFirst(SphinxTransform):
                 if "tag_remove-input" in cell["classes"]:
                     figure.parent.remove(figure)
                     pictures.append(nodes.container("", figure, classes=["cell_output"]))
-                else:  # Its caption has a number; above it stands without.
+                else:  # The caption below is numbered, and its copy above is not.
                     parts = [part.deepcopy() for part in figure]
                     for i, part in enumerate(parts):
                         if isinstance(part, nodes.caption):

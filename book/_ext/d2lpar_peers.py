@@ -1,17 +1,16 @@
-"""PyTorch beside JAX, for Sphinx: the figure and the tables of what both took."""
+"""PyTorch beside JAX, for Sphinx: the figure and the tables of how long both took."""
 
-import json
-from pathlib import Path
 from statistics import median
 
 import d2lpar_charts as charts
 import d2lpar_tables as tables
 import matplotlib.pyplot as plt
+from d2lpar_runs import beside_pytorch
 from docutils import nodes
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from d2lpar import use_style
-from d2lpar._plain.format import format_value
+from d2lpar._plain.format import prefix_of
 from d2lpar._timeline.plot import WIDTH, device_color
 
 GROUPS = {
@@ -54,62 +53,49 @@ GROUPS = {
         ("compiled / scan", "training, torch.compile", "training, scan"),
     ],
 }
-"""What the rows show, by group: the words, and what PyTorch and JAX call it in the files.
+"""The rows by group: the words, then the name in the files for PyTorch and for JAX.
 
-One name stands for both.
+A single name serves both.
 """
-
-NONE = "\N{EN DASH}"
-TO = "\N{EN DASH}\N{WORD JOINER}"  # No line ends behind it.
 
 MACHINES = {
     "h200": ("H200", {"marker": "D", "color": device_color("GPU 0")}),
     "two-cores": ("two EPYC cores", {"marker": "o", "color": device_color("CPU 0")}),
     "two-xeon-cores": ("two Xeon cores", {"marker": "s", "color": device_color("CPU 1")}),
 }
-"""The files in `evidence/`, with what to call the machine and how to mark it."""
+"""The files in `evidence/`, with the machine's name and its mark in the figure."""
 
 
-def measured(app, stem):
-    """Return what `evidence/beside_pytorch.py` has written of a machine."""
-    return json.loads(Path(app.srcdir, "evidence", f"{stem}.json").read_text(encoding="utf-8"))
+def times_of(data, names):
+    """Return the times of PyTorch and of JAX, or None for a framework that has not run the work."""
+    return data["seconds"]["PyTorch"].get(names[0]), data["seconds"]["JAX"].get(names[-1])
 
 
-def times_of(found, names):
-    """Return the times of PyTorch and of JAX under one name for both or two; none if not run."""
-    seconds = found["seconds"]
-    return [seconds["PyTorch"].get(names[0]), seconds["JAX"].get(names[-1])]
-
-
-def ratio(found, names):
-    """Return how many times as long PyTorch took: by the medians, and run by run."""
-    torch, jax = times_of(found, names)
+def ratios_of(data, names):
+    """Return how many times as long PyTorch took: by the medians, then run by run."""
+    torch, jax = times_of(data, names)
     if not torch or not jax:
         return None
-    return median(torch) / median(jax), [a / b for a, b in zip(torch, jax, strict=True)]
-
-
-def time(app, docname, argument):
-    """Return the median of what was measured, given as in "two-cores JAX one product of 1000"."""
-    stem, framework, work = argument.split(maxsplit=2)
-    return [nodes.Text(format_value(median(measured(app, stem)["seconds"][framework][work]), "s"))]
-
-
-# --- The figure -------------------------------------------------------------------------------
+    return [median(torch) / median(jax), *(a / b for a, b in zip(torch, jax, strict=True))]
 
 
 def figure(app, docname, _):
     """Return a figure of how many times as long PyTorch took as JAX, machine by machine."""
-    found = {stem: measured(app, stem) for stem in MACHINES}
-    lines = [line for name, rows in GROUPS.items() for line in (name, *rows)]
+    lines = [line for name, rows in GROUPS.items() for line in ((name,), *rows)]
     use_style()
     axes = plt.figure(figsize=(WIDTH, 0.75 + 0.245 * len(lines))).add_subplot()
-    for place, line in enumerate(lines):
-        for number, (stem, (_, look)) in enumerate(MACHINES.items()):
-            if not isinstance(line, str) and (both := ratio(found[stem], line[1:])):
-                draw(axes, place + 0.24 * (number - 1), *both, look)
-    for name, look in MACHINES.values():
-        axes.plot([], [], linestyle="", markersize=7, label=name, **look)
+    alt = []
+    for place, (words, *names) in enumerate(lines):
+        for number, (stem, (machine, look)) in enumerate(MACHINES.items()):
+            if names and (ratios := ratios_of(beside_pytorch(app, stem), names)):
+                middle, *by_run = ratios
+                y = place + 0.24 * (number - 1)
+                axes.plot([min(by_run), max(by_run)], [y, y], color=look["color"], linewidth=0.8)
+                axes.plot(by_run, [y] * len(by_run), linestyle="", markersize=2.5, **look)
+                axes.plot(middle, y, markersize=6.5, **look)
+                alt.append(f"{words} {middle:.2g} on {machine}")
+    for machine, look in MACHINES.values():
+        axes.plot([], [], linestyle="", markersize=7, label=machine, **look)
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_xlim(0.08, 14)
@@ -117,72 +103,53 @@ def figure(app, docname, _):
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_xlabel("time of PyTorch / time of JAX")
-    labels = [line if isinstance(line, str) else line[0] for line in lines]
-    axes.set_yticks(range(len(lines)), labels)
-    for label, line in zip(axes.get_yticklabels(), lines, strict=True):
-        label.set_weight("bold" if isinstance(line, str) else "normal")
+    axes.set_yticks(range(len(lines)), [words for words, *_ in lines])
+    for label, (_, *names) in zip(axes.get_yticklabels(), lines, strict=True):
+        label.set_weight("normal" if names else "bold")
     axes.tick_params(axis="y", length=0)
     axes.grid(axis="y", visible=False)
     axes.set_ylim(len(lines) - 0.4, -0.6)
     axes.text(0.9, 0, "← PyTorch faster", ha="right", va="center")
     axes.text(1.1, 0, "JAX faster →", va="center")
     axes.figure.legend(loc="outside upper center", ncols=len(MACHINES))
-    alt = "Ratios of times, PyTorch to JAX: " + "; ".join(
-        f"{row[0]} {both[0]:.2g} on {name}"
-        for rows in GROUPS.values()
-        for row in rows
-        for stem, (name, _) in MACHINES.items()
-        if (both := ratio(found[stem], row[1:]))
-    )
     caption = (
         "How many times as long PyTorch takes as JAX: left of the line PyTorch is faster, right of "
         "it JAX. Large marks are ratios of medians, small ones the three runs."
     )
+    alt = f"Ratios of times, PyTorch to JAX: {'; '.join(alt)}"
     return charts.figure(app, docname, "ratios", alt, caption)
 
 
-def draw(axes, place, middle, runs, look):
-    """Draw the ratio of the medians of a row, and those of its runs."""
-    axes.plot([min(runs), max(runs)], [place, place], color=look["color"], linewidth=0.8)
-    axes.plot(runs, [place] * len(runs), linestyle="", markersize=2.5, **look)
-    axes.plot(middle, place, markersize=6.5, **look)
-
-
-# --- The tables -------------------------------------------------------------------------------
-
-
 def table(app, docname, stem):
-    """Return what was measured on a machine as a table, and a line on machine and versions."""
-    found = measured(app, stem)
+    """Return a machine's times as a table, below a line on the machine and the versions."""
+    data = beside_pytorch(app, stem)
     rows = []
     for name, lines in GROUPS.items():
-        shown = [cells for line in lines if (cells := cells_of(found, *line))]
-        rows += [name, *shown] if shown else []
-    made = tables.table("peers", ("Work", "PyTorch", "JAX", "Ratio"), rows)
-    versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
-    steps = f"{found['training steps']} steps of training"
-    said = f"{found['machine']}; {versions}; {found['date']}; {steps}."
-    return [nodes.paragraph(text=said, classes=["sd-text-muted"]), made]
+        measured = [line for line in lines if any(times_of(data, line[1:]))]
+        rows += [name] * bool(measured) + [cells_of(data, *line) for line in measured]
+    header = ("Work", "PyTorch", "JAX", "Ratio")
+    versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
+    steps = f"{data['training steps']} steps of training"
+    line = f"{data['machine']}; {versions}; {data['date']}; {steps}."
+    paragraph = nodes.paragraph(text=line, classes=["sd-text-muted"])
+    return [paragraph, tables.table("peers", header, rows)]
 
 
-def cells_of(found, words, *names):
-    """Return a row of a table, or nothing if neither framework has run it."""
-    times, both = times_of(found, names), ratio(found, names)
-    if not any(times):
-        return None
-    cells = [spread(runs) if runs else NONE for runs in times]
-    return (words, *cells, digits(both[0], 2) if both else NONE)
+def cells_of(data, words, *names):
+    """Return a row of a table, with a dash for each missing number."""
+    ratios = ratios_of(data, names)
+    cells = [spread(times) if times else "\N{EN DASH}" for times in times_of(data, names)]
+    return (words, *cells, digits(ratios[0], 2) if ratios else "\N{EN DASH}")
 
 
-def spread(runs):
-    """Return the median of some seconds, and where the others lie, in one unit."""
-    middle = median(runs)
-    units = ((1, "s"), (1e3, "ms"), (1e6, "\N{MICRO SIGN}s"))
-    factor, unit = next(pair for pair in units if middle * pair[0] >= 1)
-    low, middle, high = (digits(factor * value, 3) for value in (min(runs), middle, max(runs)))
-    return f"{middle}\N{NO-BREAK SPACE}{unit} ({low}{TO}{high})"
+def spread(times):
+    """Return the median of some seconds and the range of the others, in one unit."""
+    scale, unit = prefix_of(median(times), "s")
+    low, middle, high = (digits(f(times) / scale, 3) for f in (min, median, max))
+    # The word joiner keeps the range on one line.
+    return f"{middle}\N{NO-BREAK SPACE}{unit} ({low}\N{EN DASH}\N{WORD JOINER}{high})"
 
 
 def digits(value, count):
-    """Return a number with so many digits, zeros too, and with all before the point."""
+    """Return a number with that many significant digits, and with all before the point."""
     return f"{value:.0f}" if value >= 10**count else f"{value:#.{count}g}".rstrip(".")

@@ -1,15 +1,18 @@
-"""What this build and other machines have measured, for Sphinx: where the numbers come from."""
+"""The measurements of this build and of other machines, for Sphinx: sources of all numbers."""
 
 import functools
 import importlib
 import json
 import os
 import re
+import statistics
 import sys
 from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
+from d2lpar import exact
 from d2lpar._plain.format import plural
 from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
@@ -23,19 +26,19 @@ LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anythi
 
 
 def executed(app, page):
-    """Return an executed page as its notebook, or a notebook without cells if it is none."""
-    # This is where myst-nb leaves the notebooks.
+    """Return the executed notebook of a page; one without cells for a page that is no notebook."""
+    # myst-nb leaves the notebooks in this folder.
     notebook = Path(app.outdir).parent / "jupyter_execute" / f"{page}.ipynb"
     return json.loads(notebook.read_text(encoding="utf-8")) if notebook.exists() else {"cells": []}
 
 
-@functools.cache  # Asked for only when all pages have been read.
+@functools.cache  # All pages have been read before the first call.
 def machines(app):
     """Return the results of all machines: this build's, then those that are recorded."""
     recorded = list(map(load, sorted(FOLDER.glob("*.json"))))
     names = list(map(name_of, recorded))
     for i, name in enumerate(names):
-        if Counter(names)[name] == 1:  # Or it keeps the name of its file.
+        if Counter(names)[name] == 1:  # Otherwise the name of the file tells them apart.
             recorded[i] = replace(recorded[i], name=name)
     pages = {page: page_of(executed(app, page)) for page in sorted(app.env.found_docs)}
     here = {"name": "this build", "commit": "", "load": LOAD, "pages": pages}
@@ -43,7 +46,7 @@ def machines(app):
 
 
 def name_of(results):
-    """Return what to call a machine in the head of a column, such as "H200, 16 cores"."""
+    """Return a short name for the head of a column, such as "H200, 16 cores"."""
     machine = results.machine
     kind = re.sub(r"\(R\)|\(TM\)|Intel|AMD|Processor|CPU|@.*", "", machine.processor)
     if has_gpu(machine.devices):
@@ -57,31 +60,54 @@ def this_build(app):
 
 
 def tested_pages(app):
-    """Return what `make evidence` has kept of each page; nothing before it has run."""
+    """Return the results of `make evidence` for each page; none before its first run."""
     file = Path(app.srcdir, "book", "evidence", "causes.json")
     return json.loads(file.read_text(encoding="utf-8"))["pages"] if file.exists() else {}
 
 
 def causes(app):
-    """Return what it has kept of each claim, by its key."""
-    return {
-        key: found for page in tested_pages(app).values() for key, found in page["claims"].items()
-    }
+    """Return these results for each claim, by its key."""
+    return dict(chain(*(page["claims"].items() for page in tested_pages(app).values())))
+
+
+def beside_pytorch(app, stem):
+    """Return the measurements of `evidence/beside_pytorch.py` on one machine."""
+    return json.loads(Path(app.srcdir, "evidence", f"{stem}.json").read_text(encoding="utf-8"))
+
+
+def peers_number(app, stem, formula):
+    """Return a quantity computed from the medians in a file of `beside_pytorch`.
+
+    A formula takes the work by its names, as in "JAX training / steps" or "JAX fifty products -
+    most PyTorch fifty products"; "least" and "most" take the shortest and the longest run.
+    """
+    data, operands = beside_pytorch(app, stem), {}
+
+    def operand(match):
+        pick, framework, work = match.groups()
+        times = data["seconds"][framework][work.strip()]
+        seconds = {"least ": min, "most ": max, None: statistics.median}[pick](times)
+        operands[name := f"operand_{len(operands)}"] = exact(work, seconds, "s")
+        return name
+
+    python = re.sub(r"(least |most )?(PyTorch|JAX) ([^-/()]+)", operand, formula)
+    return eval(python, {"steps": data["training steps"]}, operands)
 
 
 def sources(app, name):
     """Return the rows of an experiment by their edition, or by their machine and the variant."""
-    found = {(edition, ""): rows for edition, rows in EXPERIMENTS[name].editions.items()}
+    rows = {(edition, ""): printed for edition, printed in EXPERIMENTS[name].editions.items()}
     for results in machines(app):
-        for kept in results.experiments:
-            if kept.experiment == name:
-                found[results.name, kept.variant] = kept.rows
-    return found
+        for run in results.experiments:
+            if run.experiment == name:
+                rows[results.name, run.variant] = run.rows
+    return rows
 
 
 def repeated(app):
     """Return the runs of pages on the machine that ran last, by machine, condition and page."""
     rows = repeats.load(Path(app.srcdir, "book", "evidence", "repeats.csv"))
     rows = [row for row in rows if row["machine"] == rows[-1]["machine"]]
-    pages = [page.removeprefix("book/") for page, made in this_build(app).claims.items() if made]
+    claims = this_build(app).claims
+    pages = [page.removeprefix("book/") for page in claims if claims[page]]
     return repeats.latest(rows, pages)

@@ -1,8 +1,9 @@
-"""Tables of what this build and other machines have measured, for Sphinx."""
+"""Tables of the measurements of this build and of other machines, for Sphinx."""
 
 from collections import Counter
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 
 import d2lpar_runs as runs
 import numpy as np
@@ -17,9 +18,13 @@ from d2lpar.book.notebook import VERDICT_COLORS, badge, unbroken
 from d2lpar.book.originals import EXPERIMENTS, judge
 
 logger = logging.getLogger(__name__)
+in_words = runs.repeats.in_words
 
 SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undecided"}
-"""How the verdict on an experiment reads: whether its numbers support what is claimed."""
+"""The words for a verdict on an experiment: whether its numbers support the editions' claim."""
+
+SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
+"""The signs for a verdict, beside its number."""
 
 # --- Claims -----------------------------------------------------------------------------------
 
@@ -27,9 +32,9 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 def claims_table(app, docname, _):
     """Return how many claims there are, and for each page a fold with a table of its own.
 
-    It has each claim on each machine, and how often it held in repeated runs.
+    The table has each claim on each machine, and how often the claim held in repeated runs.
     """
-    repeated = [found for _, by_page in runs.repeated(app).items() for found in by_page.values()]
+    repeated = [pages for by_page in runs.repeated(app).values() for pages in by_page.values()]
     by_machine = {
         results.name: {claim.key: claim for claim in chain(*results.claims.values()) if claim.key}
         for results in runs.machines(app)
@@ -37,26 +42,33 @@ def claims_table(app, docname, _):
     by_machine = {name: claims for name, claims in by_machine.items() if claims}
     header = ("Claim", *by_machine, "Held in repeated runs")
     verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
-    made = [nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")]
+    content = [
+        nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")
+    ]
     for page, claims in claims_by_page(app):
         rows = []
         for claim in claims:
-            found = [known.get(claim.key) for known in by_machine.values()]
-            tested = next((nearest(c) for c in found if c and not c.needs), None)
-            numbers = (number_of(c, tested) for c in found)
+            on_machines = [known.get(claim.key) for known in by_machine.values()]
+            decisive = next((nearest(c) for c in on_machines if c and not c.needs), None)
             title = [[claim_link(app, docname, page, claim)]]
-            title += [with_code(says(tested))] if isinstance(tested, Predicate) else []
-            how_often, worst = runs.repeats.how_often, runs.repeats.worst
-            often = zip(*(how_often(of, claim.key, worst) for of in repeated), strict=True)
-            lines = (dict.fromkeys(words) if len(set(words)) == 1 else words for words in often)
-            held = (" \u00b7 ".join(filter(None, words)) for words in lines)
-            held = [unbroken(words).replace(" of ", "\u00a0of\u00a0") for words in held]
-            held = [[nodes.Text(words)] for words in held]
-            rows.append((title, *numbers, held))
+            title += [with_code(compared(decisive))] if isinstance(decisive, Predicate) else []
+            numbers = (number_of(c, decisive) for c in on_machines)
+            rows.append((title, *numbers, held_in(repeated, claim.key)))
         counts = in_words(Counter(short(claim.verdict) for claim in claims))
         fold = f"{app.env.titles[page].astext()} ({counts})"
-        made += folded(fold, table("claims", header, rows, stacked=True))
-    return made
+        content += folded(fold, table("claims", header, rows, stacked=True))
+    return content
+
+
+def held_in(repeated, key):
+    """Return how often a claim held under each condition, and below how far it was from failing."""
+    by_condition = [runs.repeats.how_often(pages, key, runs.repeats.worst) for pages in repeated]
+    cell = []
+    for words in zip(*by_condition, strict=True):
+        parts = words[:1] if len(set(words)) == 1 else filter(None, words)
+        line = unbroken(" \u00b7 ".join(parts)).replace(" of ", "\u00a0of\u00a0")
+        cell.append([nodes.Text(line)])
+    return cell
 
 
 def claims_by_page(app):
@@ -77,26 +89,23 @@ def nearest(claim):
     return min(decisive, key=lambda predicate: predicate.margin())
 
 
-def says(predicate):
-    """Return what is compared, and with which bound."""
+def compared(predicate):
+    """Return the name of the quantity and its bound."""
     return f"{predicate.quantity.name}: {predicate.describe()}"
 
 
-SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
-"""How the verdict on a number reads beside it."""
-
-
-def number_of(claim, tested):
-    """Return the decisive number of a claim; without a verdict if it was tested otherwise."""
+def number_of(claim, decisive):
+    """Return the decisive number of a claim; without a verdict if its bound was another one."""
     if not claim:
         return "\u2013"
     if claim.needs:
         return [verdict("untestable", "not testable")]
-    same = (p for p in claim.predicates if says(p) == says(tested) and p.verdict == claim.verdict)
+    bound = compared(decisive)
+    same = (p for p in claim.predicates if compared(p) == bound and p.verdict == claim.verdict)
     shown = next(same, nearest(claim))
-    if shown.quantity.name != tested.quantity.name:
-        return "\u2013\u2021"  # Its number is of something else.
-    if says(shown) != says(tested):
+    if shown.quantity.name != decisive.quantity.name:
+        return "\u2013\u2021"  # The number is a different quantity.
+    if compared(shown) != bound:
         return unbroken(f"{shown.quantity}\u2020")
     return [verdict(claim.verdict, unbroken(f"{shown.quantity} {SIGNS[claim.verdict]}"))]
 
@@ -107,7 +116,7 @@ def number_of(claim, tested):
 def causes_chart(app, docname, _):
     """Return a chart of how far each claim is from its bound with its cause and without it.
 
-    What has no distance, since it is met or not, is listed below.
+    A claim about a count has no distance, and is listed below.
     """
     kept, rows, counted = runs.causes(app), [], []
     for page, claims in claims_by_page(app):
@@ -123,23 +132,22 @@ def causes_chart(app, docname, _):
                 drawn.append(([[link]], [[track(*sides)]]))
         if drawn:
             rows += [([[nodes.strong("", app.env.titles[page].astext())]], [[axis()]]), *drawn]
-    looks = {"holds": " with its cause   ", "fails": " without its cause"}
     legend = [
         node
-        for key, words in looks.items()
+        for key, words in (("holds", " with its cause   "), ("fails", " without its cause"))
         for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(words))
     ]
-    apart = f"{len(counted) // 2} claims are about a count, an equality or a sign, which is met or "
-    apart += "not, and has no distance. All are met with their cause, and none without it: "
+    words = f"{len(counted) // 2} claims are about a count, an equality or a sign, which is met or "
+    words += "not, and has no distance. All are met with their cause, and none without it: "
     return [
         nodes.paragraph("", "", *legend, classes=["d2lpar-legend"]),
         table("distances", None, rows),
-        nodes.paragraph("", "", nodes.Text(apart), *counted[1:], nodes.Text(".")),
+        nodes.paragraph("", "", nodes.Text(words), *counted[1:], nodes.Text(".")),
     ]
 
 
 def is_counted(claim):
-    """Say whether all that decides about a claim is a count, seen once, or above or below 0."""
+    """Say whether a claim depends only on counts, on single sights, or on the sign of a number."""
     return all(
         predicate.quantity.exact
         or predicate.quantity.once
@@ -154,14 +162,16 @@ def track(with_it, without):
     drawn = ""
     for key, side in (("fails", without), ("holds", with_it)):
         margins = side["margin"], *side["ends"]
-        place, low, high = 50 + 50 * np.clip(margins, -1, 1)  # What is beyond lies at the end.
+        place, low, high = 50 + 50 * np.clip(
+            margins, -1, 1
+        )  # Values beyond the scale go to its end.
         ends = f"left:{low:.1f}%;width:{high - low:.1f}%"
         drawn += f'<span class="d2lpar-ends {key}" style="{ends}"></span>'
         drawn += f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
     distances = (100 * side["margin"] for side in (with_it, without))
     words = "{:+.0f} % with its cause, {:+.0f} % without it".format(*distances)
-    of = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
-    return nodes.raw("", f"<span {of}>{drawn}</span>", format="html")
+    attributes = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
+    return nodes.raw("", f"<span {attributes}>{drawn}</span>", format="html")
 
 
 def axis():
@@ -172,24 +182,24 @@ def axis():
 
 
 def causes_table(app, docname, _):
-    """Return a line on where claims were tested, and a table of them with cause and without."""
+    """Return the machines of the tests, and a table of claims with their cause and without it."""
     kept, pages, rows = runs.causes(app), runs.tested_pages(app), []
     for page, claims in claims_by_page(app):
         title = app.env.titles[page].astext()
         rows.append(title + when_tested(pages.get(page.removeprefix("book/"))))
         for claim in claims:
-            found = kept.get(claim.key, {})
-            with_it, without = (tested(found.get(side)) for side in ("with", "without"))
+            result = kept.get(claim.key, {})
+            with_it, without = (tested(result.get(side)) for side in ("with", "without"))
             link = [[claim_link(app, docname, page, claim)]]
-            rows.append((link, with_it, found.get("takes_away", ""), without))
+            rows.append((link, with_it, result.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
-    where = "; ".join(dict.fromkeys(found["machine"] for found in pages.values()))
-    made = table("causes", header, rows, stacked=True)
-    return [nodes.paragraph(text=f"Tested on {where or 'no machine yet'}."), made]
+    where = "; ".join(dict.fromkeys(results["machine"] for results in pages.values()))
+    paragraph = nodes.paragraph(text=f"Tested on {where or 'no machine yet'}.")
+    return [paragraph, table("causes", header, rows, stacked=True)]
 
 
 def when_tested(page):
-    """Return when a page was tested, and at which commit, to stand behind its title."""
+    """Return the date and the commit of a page's test, to follow its title."""
     if not page:
         return ""
     commit, dirty, _ = page["commit"].partition("-dirty")
@@ -210,51 +220,57 @@ def tested(side):
 
 
 def repeats_table(app, docname, _):
-    """Return how often whole pages held that ran again and again, for each condition."""
-    pages, made = [page.removeprefix("book/") for page, _ in claims_by_page(app)], []
+    """Return how often whole pages held in repeated runs, for each condition."""
+    pages, content = [page.removeprefix("book/") for page, _ in claims_by_page(app)], []
     for machine, conditions in runs.repeated(app).items():
-        totals = {name: runs.repeats.in_total(of, pages) for name, of in conditions.items()}
+        totals = {
+            name: runs.repeats.in_total(by_page, pages) for name, by_page in conditions.items()
+        }
         rows = [row(name, *([with_code(cell)] for cell in cells)) for name, cells in totals.items()]
-        made.append(nodes.paragraph(text=f"On {machine}:"))
-        made.append(table("repeats", ("Condition", *runs.repeats.TOTALS), rows, stacked=True))
-    return made
+        content.append(nodes.paragraph(text=f"On {machine}:"))
+        content.append(table("repeats", ("Condition", *runs.repeats.TOTALS), rows, stacked=True))
+    return content
 
 
 def conditions_table(app, docname, _):
-    """Return the table of what whole pages showed on one core, on one device, without a GPU."""
+    """Return the results of whole pages on one core, on one device, and without a GPU."""
     kept, rows = runs.tested_pages(app), []
     for page in runs.this_build(app).claims:
-        name = page.removeprefix("book/")
-        for condition, found in kept.get(name, {"conditions": {}})["conditions"].items():
-            claims = Counter(short(verdict) for verdict in found["claims"].values())
-            exercises = Counter(found["exercises"].values())
+        conditions = kept.get(page.removeprefix("book/"), {"conditions": {}})["conditions"]
+        for condition, record in conditions.items():
+            claims = Counter(short(verdict) for verdict in record["claims"].values())
+            exercises = Counter(record["exercises"].values())
             counts = map(in_words, (claims, exercises))
             rows.append(row(app.env.titles[page].astext(), condition, *counts))
     return [table("conditions", ("Page", "Run on", "Claims", "Exercises"), rows, stacked=True)]
 
 
 def short(verdict):
-    """Return how a verdict reads where it is plain of which machine it speaks."""
+    """Return the words for a verdict without "here"."""
     return VERDICTS[verdict].removesuffix(" here")
 
 
-def in_words(counts):
-    """Return a line such as "holds: 12, inconclusive: 1"."""
-    return ", ".join(f"{word}: {count}" for word, count in counts.items())
-
-
 def measured(app, docname, argument):
-    """Return a number of a claim of this build, given as in "loop-mended gain:.1f"."""
+    """Return a number of a claim of this build, or one computed from a file in `evidence/`.
+
+    Examples are "loop-mended gain:.1f" for the first and "h200 JAX training / steps:.1f" for the
+    second.
+    """
     place, _, spec = argument.partition(":")
-    key, _, name = place.strip().partition(" ")
-    claims = (c for c in chain(*runs.this_build(app).claims.values()) if c.key == key)
-    claim = next(claims, None)
-    if claim and claim.needs:  # This machine lacks it.
-        return [nodes.Text("…")]
-    if not claim or name not in claim.numbers:
-        logger.warning("no claim %r with a number %r", key, name, location=docname, type="d2lpar")
+    source, _, name = place.strip().partition(" ")
+    try:
+        if Path(app.srcdir, "evidence", f"{source}.json").exists():
+            number = runs.peers_number(app, source, name)
+        else:
+            claims = chain(*runs.this_build(app).claims.values())
+            claim = next(claim for claim in claims if claim.key == source)
+            if claim.needs:  # This machine lacks something.
+                return [nodes.Text("…")]
+            number = claim.numbers[name]
+    except (KeyError, NameError, StopIteration, SyntaxError):
+        logger.warning("nothing measured %r", argument, location=docname, type="d2lpar")
         return []
-    return [nodes.Text(unbroken(format(claim.numbers[name], spec)))]
+    return [nodes.Text(unbroken(format(number, spec)))]
 
 
 MEANINGS = {
@@ -264,18 +280,18 @@ MEANINGS = {
     "fails": "No part of the interval agrees with it.",
     "untestable": "The machine lacks something, such as a GPU or a second core.",
 }
-"""What each verdict means."""
+"""The meaning of each verdict."""
 
 
 def badges_table(app, docname, _):
-    """Return a table of the verdicts, as they stand beside a claim, with what they mean."""
-    shown = {key: badge(VERDICTS[key], VERDICT_COLORS[key]) for key in MEANINGS}
+    """Return a table of the verdicts, as badges like those beside claims, with their meanings."""
+    badges = [(VERDICTS[key], VERDICT_COLORS[key], meaning) for key, meaning in MEANINGS.items()]
+    elsewhere = VERDICTS["holds"].replace("here", "on …"), VERDICT_COLORS["holds"]
+    badges.append((*elsewhere, "It held on the machine that is named; here it is not tested."))
     rows = [
-        ([[nodes.raw("", shown[key], format="html")]], meaning) for key, meaning in MEANINGS.items()
+        ([[nodes.raw("", badge(words, color), format="html")]], meaning)
+        for words, color, meaning in badges
     ]
-    elsewhere = badge(VERDICTS["holds"].replace("here", "on …"), VERDICT_COLORS["holds"])
-    meaning = "It held on the machine that is named; here it is not tested."
-    rows.append(([[nodes.raw("", elsewhere, format="html")]], meaning))
     return [table("badges", ("Verdict", "What it means"), rows)]
 
 
@@ -283,15 +299,15 @@ def badges_table(app, docname, _):
 
 
 def machines_table(app, docname, _):
-    """Return a table with a column for each machine whose results are known."""
-    known = runs.machines(app)
-    described = [facts(results) for results in known]
-    rows = [row(name, *(facts[name] for facts in described)) for name in described[0]]
-    return [table("machines", ("Machine", *(results.name for results in known)), rows)]
+    """Return a table with a column for each machine."""
+    machines = runs.machines(app)
+    columns = [facts(results) for results in machines]
+    rows = [row(name, *(column[name] for column in columns)) for name in columns[0]]
+    return [table("machines", ("Machine", *(results.name for results in machines)), rows)]
 
 
 def facts(results):
-    """Return what a reader should know of a machine, by name."""
+    """Return the facts about a machine and its run, by name."""
     return {
         "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         **results.machine.rows,
@@ -302,30 +318,28 @@ def facts(results):
 
 
 class Noted(dict):
-    """The rows of an experiment, which note what somebody asks for."""
+    """The rows of an experiment, which note the names that a finding reads."""
 
     def __init__(self, rows):
         super().__init__(rows)
-        self.asked = []
+        self.read = {}
 
     def __getitem__(self, name):
-        self.asked.append(name)
-        return super().__getitem__(name)
+        self.read[name] = super().__getitem__(name)
+        return self.read[name]
 
 
 def experiment_table(app, docname, name):
     """Return a fold with a table for each claim: every source, its verdict, ratio and times."""
-    found = runs.sources(app, name)
     content = []
     for claimed, compare in EXPERIMENTS[name].findings.items():
         rows = []
-        for source, measured in found.items():
+        for source, measured in runs.sources(app, name).items():
             noted = Noted(measured)
             predicate = compare(noted)
             ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
-            times = (f"{row} {value_of(measured[row])}" for row in dict.fromkeys(noted.asked))
-            called = ", ".join(filter(None, source))
-            rows.append((called, [supports(predicate)], ratio, ", ".join(times)))
+            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.read.items())
+            rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
         content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
     return folded("The numbers behind it", *content)
@@ -337,29 +351,26 @@ def value_of(quantity):
 
 
 def supports(predicate):
-    """Return whether what was measured supports what is claimed, as inline nodes."""
+    """Return whether the numbers support the claim, as inline nodes."""
     if getattr(predicate.quantity, "broken", False):
         return verdict("fails", "broken")
     return verdict(predicate.verdict, SUPPORTS[predicate.verdict])
 
 
 def summary_table(app, docname, _):
-    """Return what editions and machines say to each claim of the editions."""
+    """Return the verdicts of editions and machines on each claim of the editions."""
     machines = [results.name for results in runs.machines(app)]
     rows = []
     for name, experiment in EXPERIMENTS.items():
         judged = {source: judge(name, rows_) for source, rows_ in runs.sources(app, name).items()}
         for claimed in experiment.findings:
             cells = {column: [] for column in ("The editions", *machines)}
-            for (who, variant), found in judged.items():
-                column, said = (
-                    (who, variant)
-                    if who in cells
-                    else ("The editions", who.replace(" edition", ""))
-                )
-                cells[column].append(
-                    [nodes.Text(f"{said}: " * bool(said)), *supports(found[claimed])]
-                )
+            for (source, variant), predicates in judged.items():
+                column, label = source, variant
+                if source not in cells:
+                    column, label = "The editions", source.replace(" edition", "")
+                label = [nodes.Text(f"{label}: ")] if label else []
+                cells[column].append([*label, *supports(predicates[claimed])])
             claim = f"{experiment.title.split(',')[0]}: {claimed} ({name})"
             rows.append((claim, *(cell or "\u2013" for cell in cells.values())))
     header = ("What the editions claim", "The editions", *machines)
@@ -380,7 +391,7 @@ def row(name, *values):
 
 
 def with_code(text):
-    """Return the inline nodes of a text, with what stands in `backticks` as code."""
+    """Return the inline nodes of a text, with `backticks` as code."""
     parts = enumerate(text.split("`"))
     return [nodes.literal("", part) if i % 2 else nodes.Text(unbroken(part)) for i, part in parts]
 
@@ -388,14 +399,15 @@ def with_code(text):
 def table(name, header, rows, stacked=False):
     """Return a docutils table, whose name is for the style sheet.
 
-    A row has cells, or is the title of those below it; a cell is a text, or has paragraphs, and a
-    paragraph has inline nodes. A table of many columns is stacked on a phone, as those of the text.
+    A row has cells, or is a title for the rows below; a cell is a text, or has paragraphs of inline
+    nodes. On a phone a `stacked` table shows its cells below each other, like tables of the text.
     """
     columns = len(header or rows[0])
 
-    def entry(cell, **of):
+    def entry(cell, **attributes):
         paragraphs = [[nodes.Text(cell)]] if isinstance(cell, str) else cell
-        return nodes.entry("", *(nodes.paragraph("", "", *inline) for inline in paragraphs), **of)
+        content = (nodes.paragraph("", "", *inline) for inline in paragraphs)
+        return nodes.entry("", *content, **attributes)
 
     def line(cells):
         if isinstance(cells, str):
@@ -410,9 +422,9 @@ def table(name, header, rows, stacked=False):
 
 
 def folded(title, *content):
-    """Return content that the page shows only to whoever asks for it, as `{dropdown}` does."""
-    # All that the transform of sphinx-design asks of a node.
-    looks = {"icon": None, "chevron": None, "title_classes": [], "body_classes": []}
-    looks |= {"opened": False, "container_classes": ["sd-mb-3"]}
+    """Return content that a reader unfolds, as `{dropdown}` makes it."""
+    # The transform of sphinx-design reads all of these attributes.
+    attributes = {"icon": None, "chevron": None, "title_classes": [], "body_classes": []}
+    attributes |= {"opened": False, "container_classes": ["sd-mb-3"]}
     children = [nodes.rubric("", title), *content]
-    return [create_component("dropdown", children=children, has_title=True, **looks)]
+    return [create_component("dropdown", children=children, has_title=True, **attributes)]

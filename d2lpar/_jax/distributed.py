@@ -19,7 +19,7 @@ def join(settings: dict[str, Any]) -> None:
         import jax
 
         joining(jax.distributed.initialize, settings)()
-        jax.devices()  # Waits until all others are there.
+        jax.devices()  # Waits for all other processes.
     else:
 
         def change(module: ModuleType) -> None:
@@ -29,13 +29,13 @@ def join(settings: dict[str, Any]) -> None:
 
 
 def leave_without_waiting() -> None:
-    """Let this process end before the others: at its end JAX would wait for them."""
+    """Let this process exit before the others; JAX's exit function would wait for them."""
     if distributed := sys.modules.get("jax._src.distributed"):
         distributed.shutdown = lambda: None
 
 
 class AtImport(importlib.abc.MetaPathFinder):
-    """Changes a module when it has been imported."""
+    """Changes a module right after its import, and does not import it now."""
 
     def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
         self._name, self._change = name, change
@@ -43,7 +43,7 @@ class AtImport(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Find the module where it is, and have it changed after it has run."""
+        """Return the module's own spec, with a loader that also applies the change."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)
@@ -59,35 +59,36 @@ class AtImport(importlib.abc.MetaPathFinder):
 
 
 def joining(initialize: Callable[..., None], settings: dict[str, Any]) -> Callable[..., None]:
-    """Return JAX's `initialize` with what is left out filled in, as it does under a launcher."""
+    """Return JAX's `initialize` with its defaults filled in, as under a launcher such as Slurm."""
 
     @functools.wraps(initialize)
     def initialize_here(*args: Any, **kwargs: Any) -> None:
-        asked = inspect.signature(initialize).bind(*args, **kwargs).arguments
-        asked = {name: value for name, value in asked.items() if value is not None}
-        ours = {"num_processes": settings["count"], "process_id": settings["number"]}
-        for name, value in ours.items():
-            if asked.get(name, value) != value:
+        bound = inspect.signature(initialize).bind(*args, **kwargs).arguments
+        given = {name: value for name, value in bound.items() if value is not None}
+        defaults = {"num_processes": settings["count"], "process_id": settings["number"]}
+        for name, value in defaults.items():
+            if given.get(name, value) != value:
                 raise ValueError(
-                    f"jax.distributed.initialize() was given {name}={asked[name]!r} in process "
+                    f"jax.distributed.initialize() was given {name}={given[name]!r} in process "
                     f"{settings['number']} of {settings['count']}: leave it out, or read it from "
                     "the variables RANK and WORLD_SIZE."
                 )
-        ours["cluster_detection_method"] = "deactivate"
-        if "coordinator_address" not in asked:
-            ours["coordinator_address"] = settings["address"]
-            ours["coordinator_bind_address"] = settings["address"]  # For this machine only.
+        defaults["cluster_detection_method"] = "deactivate"
+        if "coordinator_address" not in given:
+            defaults["coordinator_address"] = settings["address"]
+            # Without this, JAX listens on all network interfaces.
+            defaults["coordinator_bind_address"] = settings["address"]
         if settings["gpus"]:
-            ours["local_device_ids"] = [settings["number"]]
+            defaults["local_device_ids"] = [settings["number"]]
         with without_proxies():
-            initialize(**ours | asked)
+            initialize(**defaults | given)
 
     return initialize_here
 
 
 @contextmanager
 def without_proxies() -> Iterator[None]:
-    """Take proxies out of the environment: to this machine no proxy leads, and JAX warns of any."""
+    """Hide proxies of the environment: none leads to this machine, and JAX warns of each."""
     proxies = {name: value for name, value in os.environ.items() if "_proxy" in name.lower()}
     for name in proxies:
         del os.environ[name]

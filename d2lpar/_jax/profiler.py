@@ -2,7 +2,7 @@
 
 How it works. JAX has one profiler in a process. While `watch` has it open, the program may ask for
 a recording of its own (`jax.profiler.trace`). So the class of sessions that JAX creates is
-replaced: a session of the program first closes the one of `watch`.
+replaced. A session of the program first closes the one of `watch`.
 """
 
 import itertools
@@ -23,7 +23,7 @@ class Sessions:
             from opening; the program's session is created inside it.
 
     Attributes:
-        why_none: Why no session could be opened, in words; "" if none was refused.
+        why_none: Why the last session could not be opened, in words; "" if all could.
     """
 
     def __init__(self, make_way: Callable[[], AbstractContextManager[None]]) -> None:
@@ -76,13 +76,13 @@ def can_read_traces() -> bool:
 
 
 def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lines of events of a serialized XSpace: of the host, called "", and of each GPU.
+    """Yield the lines of a serialized XSpace for the host, named "", and for each GPU.
 
-    Each thread of the host has a line. A GPU has a line for each stream; its other lines repeat the
-    events of its streams, and are left out.
+    The host has a line for each thread. A GPU has a line for each stream, and further lines that
+    repeat the same events. Those are left out.
     """
     with warnings.catch_warnings():
-        # Python 3.13 deprecates the way in which JAX builds these types.
+        # JAX builds these types in a way that Python 3.13 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
         for plane in sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(data).planes:
             if plane.name == "/host:CPU":
@@ -95,7 +95,7 @@ def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:
 
 
 def annotating_module(caller: types.FrameType) -> str:
-    """Return the module in whose code a `TraceAnnotation` is created, given the caller's frame."""
+    """Return the module that creates a `TraceAnnotation`, given the caller's frame."""
     module = caller.f_globals.get("__name__", "")
     if module == "jax._src.profiler":  # StepTraceAnnotation, or a wrapper of annotate_function.
         module = getattr(caller.f_locals.get("func"), "__module__", "")

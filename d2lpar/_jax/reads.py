@@ -1,11 +1,12 @@
-"""Hear of each read of an array, before it waits for the device.
+"""Call a listener before each read of an array, since the read may wait for the device.
 
 How it works. However a program asks for a value (`float`, an `if`, an f-string, a barrier), JAX
-comes to it through one of a few attributes of its class of arrays, and while somebody listens,
-these are replaced by functions that tell. NumPy takes an array on a CPU device through the buffer
-protocol, without a call of JAX. From Python 3.12 on, that protocol is a method too, `__buffer__`
-(PEP 688), so all reads are heard. In Python 3.11 `np.asarray` and `np.array` of the module `numpy`
-stand in for it, and what else reads by that protocol, such as `np.dot(a, x)`, is not heard.
+comes to it through one of a few attributes of its class of arrays. While a listener is registered,
+functions that call the listener replace these attributes. NumPy takes an array on a CPU device
+through the buffer protocol, without a call of JAX. From Python 3.12 on, that protocol is a method
+too, `__buffer__` (PEP 688), so all reads are heard. In Python 3.11, replacements of `numpy.asarray`
+and `numpy.array` catch the most frequent ones; other uses of the protocol, such as `np.dot(a, x)`,
+remain unheard.
 """
 
 import functools
@@ -18,7 +19,7 @@ from typing import Any
 from d2lpar._plain.errors import D2lparError
 
 Listener = Callable[[str, Any], None]
-"""Is told what a read is, `"value"` or `"barrier"`, and of what: an array, or a list of them."""
+"""Takes the kind of a read, `"value"` or `"barrier"`, and the array, or a list of arrays."""
 
 _VALUES = ("_value", "__buffer__", "__dlpack__")
 
@@ -28,37 +29,41 @@ _undo = ExitStack()
 
 
 class _Here(threading.local):
-    """The listeners of a thread, of which the innermost is told; None is told nothing."""
+    """The state of a thread.
+
+    Attributes:
+        listeners: Those of the open blocks, innermost last. Only the innermost is called; None,
+            from `waits_allowed`, ignores the read.
+        reading: Whether the thread is inside a read, which may pass several of the attributes.
+        refused: The id of the array whose buffer JAX has just refused to NumPy, else 0.
+    """
 
     def __init__(self) -> None:
         self.listeners: list[list[Listener | None]] = []
-        self.reading = False  # A read may pass several of the attributes,
-        self.refused = 0  # and NumPy asks again where the buffer protocol fails.
-
-    def listener(self) -> Listener | None:
-        return self.listeners[-1][0] if self.listeners else None
+        self.reading = False
+        self.refused = 0
 
 
 _here = _Here()
 
 
-def innermost() -> Listener | None:
-    """Return who is told of the reads of this thread."""
-    return _here.listener()
+def current_listener() -> Listener | None:
+    """Return the listener that hears the reads of this thread, if any."""
+    return _here.listeners[-1][0] if _here.listeners else None
 
 
 @contextmanager
 def reads_heard(listener: Listener) -> Iterator[Callable[[], bool]]:
-    """Have a listener told of each read in this thread, unless a block inside has another.
+    """Call a listener before each read in this thread, unless an inner block has another.
 
     Yields:
-        A function that says, in any thread, whether that is the one that is told.
+        A function for any thread, which returns whether this listener is the innermost.
     """
     listeners = _here.listeners
     with _heard_by(listener) as entry:
         with _lock:
             if not _open:
-                _undo.enter_context(replaced(_attributes(), _telling))
+                _undo.enter_context(replaced(_attributes(), _heard))
             _open.append(entry)
         try:
             yield lambda: listeners[-1:] == [entry]
@@ -71,7 +76,7 @@ def reads_heard(listener: Listener) -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def waits_allowed() -> Iterator[None]:
-    """Allow waits in this block, inside of one in which `no_waits` forbids them.
+    """Allow waits in this block, inside of one where `no_waits` forbids them.
 
     Yields:
         Nothing.
@@ -91,23 +96,23 @@ def waits_allowed() -> Iterator[None]:
 
 @contextmanager
 def _heard_by(listener: Listener | None) -> Iterator[list[Listener | None]]:
-    entry, listeners = [listener], _here.listeners
+    entry, listeners = [listener], _here.listeners  # A list, which is found by its identity.
     listeners.append(entry)
     try:
         yield entry
     finally:
-        # A generator may end after the block around it.
+        # A generator may close its block after the block around it has ended.
         listeners[:] = [other for other in listeners if other is not entry]
 
 
 def hears_all() -> bool:
-    """Return whether no read goes unheard here, as they do in Python 3.11."""
+    """Return whether all reads are heard: from Python 3.12 on."""
     return "__buffer__" in vars(array_type())
 
 
 @functools.cache
 def array_type() -> type:
-    """Return the class of JAX's arrays, of which `jax.Array` is an abstract base."""
+    """Return the class of JAX's arrays; `jax.Array` is only its abstract base."""
     import jax
     import numpy as np
 
@@ -119,11 +124,11 @@ def array_type() -> type:
 def replaced(
     attributes: Iterable[tuple[Any, str]], wrap: Callable[[Any, str, Any], Any]
 ) -> Iterator[None]:
-    """Have other functions in place of attributes for the length of a block.
+    """Replace attributes for the length of a block.
 
     Args:
-        attributes: Of what, and their names; one that is not there is left out.
-        wrap: Takes the owner, the name, and what is there, and returns what is to be.
+        attributes: Pairs of an owner and a name; missing ones are skipped.
+        wrap: Takes the owner, the name and the old value, and returns the new value.
     """
     with ExitStack() as stack:
         for owner, name in attributes:
@@ -147,37 +152,42 @@ def _attributes() -> Iterator[tuple[Any, str]]:
         yield np, "array"
 
 
-def _telling(owner: Any, name: str, wait: Any) -> Any:
+def _heard(owner: Any, name: str, wait: Any) -> Any:
+    """Return a replacement of a reading function that first calls the listener."""
     if isinstance(wait, property):
-        return property(_telling(owner, name, wait.fget))
+        return property(_heard(owner, name, wait.fget))
     kind = "barrier" if name.endswith("block_until_ready") else "value"
-    of_numpy = getattr(owner, "__name__", "") == "numpy"
+    is_numpy = getattr(owner, "__name__", "") == "numpy"
 
-    def tell_and_wait(*args: Any, **kwargs: Any) -> Any:
+    # One `np.asarray(y)` passes here twice where JAX refuses the buffer, as in bfloat16:
+    #     __buffer__    calls the listener and raises BufferError; `refused` is the array's id.
+    #     _value        NumPy asks again, through `__array__`. The id is the same, so the listener
+    #                   is not called again.
+    def call_listener_and_wait(*args: Any, **kwargs: Any) -> Any:
         here = _here
-        if not here.listeners or here.reading or not (listener := here.listener()):
+        if here.reading or not (listener := current_listener()):
             return wait(*args, **kwargs)
-        if of_numpy and not (args and isinstance(args[0], array_type())):
+        if is_numpy and not (args and isinstance(args[0], array_type())):
             return wait(*args, **kwargs)
-        read = args[0] if args else None
+        array = args[0] if args else None
         refused, here.refused = here.refused, 0
         here.reading = True
         try:
-            if refused != id(read):
-                listener(kind, read)
+            if refused != id(array):
+                listener(kind, array)
             return wait(*args, **kwargs)
         except BufferError:
-            here.refused = id(read)
+            here.refused = id(array)
             raise
         finally:
             here.reading = False
 
-    return tell_and_wait
+    return call_listener_and_wait
 
 
 @functools.cache
 def require_hearing() -> None:
-    """Refuse a JAX that reads in a way which is not heard: nothing would look like no waits."""
+    """Refuse a version of JAX whose reads are not heard: a block that waits would pass."""
     import jax
     import numpy as np
 

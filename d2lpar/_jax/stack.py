@@ -1,10 +1,18 @@
-"""Read the stack of a running thread: at which line of whose code it is, and what it is at.
+"""Sample the stack of a running thread: the user's line that it is at, and its activity there.
 
-How it works. `sys._current_frames` gives the innermost frame of every thread. Going outward from
-there, the first frame whose file is no library's is the user's own, and the frames passed on the
-way say what it waits for: JAX and NumPy have few functions that read a value, and the standard
-library few that wait for another thread. Only code, positions and names are read. Local variables
-are not, since to ask for those of a running function can change them (Python 3.11, 3.12).
+How it works. `sys._current_frames` gives the innermost frame of each thread. The walk goes outward
+from there, through code of libraries, until it comes to the user's own:
+
+    a stack, from the innermost frame outward     owner
+    _value        jax/_src/array.py               jax    `_value` reads an array: activity "value"
+    __float__     jax/_src/array.py               jax
+    log           train.py:12  float(loss)        user   the position
+    train         train.py:30  log(loss)          user   its caller
+
+Code in C leaves no frame: most of NumPy, compiled programs of JAX, `time.sleep`. There the source
+of the innermost frame tells the name of the called function. The walk reads code objects, positions
+and global names. It reads no local variables, since reading them can change a running function in
+Python 3.11 and 3.12.
 """
 
 import ast
@@ -25,14 +33,15 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-# What reads the values of an array: functions of JAX, and what is called where JAX has no frame.
-# What waits without reading any; and what waits for anything but a device.
+# Names of functions, as they appear on the stack or in the source of a call. The first two read
+# values of an array, the third wait for a device, and the next two for anything else. A method that
+# is called `get` or `result` counts as waiting, as its class is unknown.
 _READS = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
 _BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
 _SLEEPS = {"sleep", "select", "poll", "recv", "read", "readline", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
-# Of the standard library, what waits for another thread or process.
+# Modules of the standard library that wait for another thread or process.
 _LOCKS = {"threading", "queue", "_base", "thread", "selectors", "connection", "queues"}
 _LOCKS |= {"subprocess"}
 _CALLBACKS = {"callback", "debugging", "io_callback"}
@@ -43,12 +52,12 @@ _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass(frozen=True)
 class Place:
-    """A line of code that somebody wrote.
+    """A line of source code.
 
     Attributes:
-        file: Its path; of a notebook, its cell, such as `In [3]`.
-        line: From 1.
-        code: What is on it.
+        file: The path of its file, or a notebook's cell, such as `In [3]`.
+        line: Its number, from 1.
+        code: Its text.
     """
 
     file: str
@@ -60,38 +69,39 @@ class Place:
         return f"{self.file}{', line ' if is_cell else ':'}{self.line}"
 
 
-class Site(NamedTuple):
-    """A position in code: some function, and which of its instructions it is at."""
+class CodePosition(NamedTuple):
+    """A function's code, and the offset of one of its instructions."""
 
     code: CodeType
     instruction: int
 
-    # By identity: the hash of code is that of all that is in it.
+    # Compare code by identity: Python's own hash of a code object goes through all its contents.
     def __hash__(self) -> int:
         return hash((id(self.code), self.instruction))
 
     def __eq__(self, other: object) -> bool:
         return (
-            isinstance(other, Site)
+            isinstance(other, CodePosition)
             and self.code is other.code
             and self.instruction == other.instruction
         )
 
     @property
     def place(self) -> Place:
-        """The line."""
+        """The source line."""
         return _place(self)
 
     @property
     def operation(self) -> str:
-        """What it is at there, in the words of its code."""
-        at = _expression(self)
-        # Of an assignment, the position is that of its left-hand side.
-        return " ".join((at if "(" in at or "[" in at else self.place.code or at).split())
+        """The source of the expression that is evaluated here."""
+        expression = _expression(self)
+        # The position of an assignment covers only its left-hand side.
+        is_whole = "(" in expression or "[" in expression
+        return " ".join((expression if is_whole else self.place.code or expression).split())
 
     @property
     def owner(self) -> str:
-        """Whose code it is: the user's, or that of which library."""
+        """The owner of the code, as `owner_of` names it."""
         return owner_of(self.code.co_filename)
 
     @property
@@ -100,82 +110,77 @@ class Site(NamedTuple):
         return os.path.basename(self.code.co_filename).removesuffix(".py")
 
     def has_operator(self) -> bool:
-        """Return whether what is evaluated there is an operator, or takes an element."""
+        """Return whether the expression here contains an operator or a subscript."""
         return bool(re.search(r"[\[+*/@<>-]", _expression(self)))
 
-    def calls(self) -> str | None:
-        """Return the name of what is called there; None if nothing is."""
+    def called_name(self) -> str:
+        """Return the name of the function that is called here, such as `np.dot`, or ""."""
         parsed = _parsed(_expression(self))
-        if isinstance(parsed, ast.Call):
-            return ast.unparse(parsed.func)
-        return None
+        return ast.unparse(parsed.func) if isinstance(parsed, ast.Call) else ""
 
     def in_loop(self) -> bool:
-        """Return whether it lies in a loop of its function, so that it may be passed again."""
+        """Return whether a loop of the same function repeats this line."""
         return self._lies_in(_LOOPS)
 
     def in_comprehension(self) -> bool:
-        """Return whether a comprehension is on its line."""
+        """Return whether this line holds a comprehension."""
         return self._lies_in(_COMPREHENSIONS)
 
     def _lies_in(self, kinds: tuple[type[ast.AST], ...]) -> bool:
         line = self.place.line
-        # A function that is defined in a loop is called from elsewhere.
+        # A loop around the `def` does not repeat the lines of the function.
         first = 0 if self.code.co_name == "<module>" else self.code.co_firstlineno
-        # The first line of a loop, unlike what it holds, is passed once.
-        once = kinds is _LOOPS
+        # The line of `for` or `while` itself is passed once.
+        header = 1 if kinds is _LOOPS else 0
         return any(
-            first <= node.lineno and node.lineno + once <= line <= (node.end_lineno or 0)
+            first <= node.lineno and node.lineno + header <= line <= (node.end_lineno or 0)
             for node in _nodes(self.code.co_filename)
             if isinstance(node, kinds)
         )
 
 
-class Sight(NamedTuple):
-    """Where a thread is.
+class StackSample(NamedTuple):
+    """The stack of a thread at one moment.
 
     Attributes:
-        at: Tells whether it has moved since.
-        site: In the user's own code.
-        deepest: In the innermost code that is not NumPy's.
-        callers: The positions in the user's code that led there, innermost first.
-        doing: `"compiles"`, `"checks"`, `"barrier"`, `"value"`, `"callback"`, `"sleeps"`, `"locks"`
-            (waits for another thread), `"jax"`, `"puts"` (copies to a device), `"call"` (of
-            something that has no frame, and may be of JAX), `"python"`, or `"library"`, Python in
-            others' code.
+        fingerprint: Differs from that in an earlier sample if the thread has moved in between.
+        position: The innermost position in the user's own code.
+        innermost: The innermost position outside NumPy.
+        callers: Up to three positions in the user's code that led here, innermost first.
+        activity: One of `_ACTIVITIES`, or `"callback"` if JAX called the user's code back.
     """
 
-    at: tuple[int, int, int]
-    site: Site
-    deepest: Site
-    callers: tuple[Site, ...]
-    doing: str
+    fingerprint: tuple[int, int, int]
+    position: CodePosition
+    innermost: CodePosition
+    callers: tuple[CodePosition, ...]
+    activity: str
 
 
-def sight_of(frame: FrameType | None) -> Sight | None:
-    """Return where the thread with this innermost frame is; None if it is in nobody's own code.
+def sample_stack(frame: FrameType | None) -> StackSample | None:
+    """Return the sample of the thread with this innermost frame; None without a frame of the user.
 
-    A stack is walked once: what has returned meanwhile leads nowhere.
+    The walk visits each frame once. After the thread has left a frame, `f_back` leads nowhere.
     """
-    inner: list[Site] = []
-    mine: list[Site] = []
+    inner: list[CodePosition] = []
+    user: list[CodePosition] = []
     called_back = False
     for outer in frames_outward(frame):
-        site = Site(outer.f_code, outer.f_lasti)
-        if site.owner == "user":
-            mine.append(site)
-        elif not mine:
-            inner.append(site)
-        elif site.owner == "jax":
-            called_back |= site.module in _CALLBACKS
-        if len(mine) == 4:
+        position = CodePosition(outer.f_code, outer.f_lasti)
+        if position.owner == "user":
+            user.append(position)
+        elif not user:
+            inner.append(position)
+        elif position.owner == "jax":
+            called_back |= position.module in _CALLBACKS
+        if len(user) == 4:
             break
-    if not mine:
+    if not user:
         return None
-    deepest = next((site for site in inner if site.owner != "numpy"), mine[0])
-    doing = "callback" if called_back else _doing(inner, deepest, frame.f_globals)
-    at = id(frame), frame.f_lasti, mine[0].instruction
-    return Sight(at, mine[0], deepest, tuple(mine[1:]), doing)
+    innermost = next((position for position in inner if position.owner != "numpy"), user[0])
+    activity = "callback" if called_back else _activity(_Inner(inner, innermost, frame.f_globals))
+    fingerprint = id(frame), frame.f_lasti, user[0].instruction
+    return StackSample(fingerprint, user[0], innermost, tuple(user[1:]), activity)
 
 
 def current_frames() -> dict[int, FrameType]:
@@ -191,11 +196,11 @@ def frames_outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
-    """Read frames of another thread while no garbage is collected.
+    """Read frames of another thread while the garbage collector is off.
 
-    Python 3.11 makes the object of a frame when it is asked for, and may collect garbage in the
-    midst of it. JAX has a callback for that, in which the other thread gets its turn and leaves the
-    frame. What is read then is whatever has taken its place, and the process may crash.
+    Python 3.11 creates a frame object on request, and may collect garbage halfway. A callback of
+    JAX for the collector then gives the other thread its turn, and the thread leaves the frame. The
+    read continues in reused memory, and the process may crash.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         return read(*args)
@@ -206,78 +211,103 @@ def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
         gc.enable()
 
 
-def _doing(inner: list[Site], deepest: Site, names: dict[str, Any]) -> str:
-    of_jax = {site.code.co_name for site in inner if site.owner == "jax"}
-    if any(word in name for name in of_jax for word in ("compil", "lower", "trace_to_jaxpr")):
-        return "compiles"
-    if any("check_special" in name for name in of_jax):
-        return "checks"
-    called = deepest.calls()
-    asked = (called or "").rsplit(".", 1)[-1]
-    if _BARRIERS & {*of_jax, asked}:
-        return "barrier"
-    if _READS & of_jax:
-        return "value"
-    if of_jax:
-        return "puts" if "device_put" in of_jax else "jax"
-    if deepest.owner == "stdlib" and deepest.module in _LOCKS:
-        return "locks"
-    if called is not None:
-        if asked in _SLEEPS or asked in _WAITS:
-            return "sleeps" if asked in _SLEEPS else "locks"
-        return "jax" if _whose(called, names) == "jax" else "call"
-    # NumPy reads an array behind `a[i] = x`, `a[x]` and `a + x`, without a call.
-    if any(site.owner == "numpy" for site in inner) or deepest.has_operator():
-        return "call"
-    return "python" if deepest.owner == "user" else "library"
+class _Inner:
+    """The part of a stack inside the user's line, and the call at its innermost position."""
+
+    def __init__(
+        self, positions: list[CodePosition], innermost: CodePosition, names: dict[str, Any]
+    ) -> None:
+        self.innermost, self.names = innermost, names
+        self.jax = {each.code.co_name for each in positions if each.owner == "jax"}
+        self.stdlib_module = innermost.module if innermost.owner == "stdlib" else ""
+        self.in_numpy = any(position.owner == "numpy" for position in positions)
+
+    @functools.cached_property
+    def called(self) -> str:
+        """The dotted name of the called function, or ""."""
+        return self.innermost.called_name()
+
+    @property
+    def method(self) -> str:
+        """The last part of that name."""
+        return self.called.rsplit(".", 1)[-1]
+
+    def in_jax(self, *parts: str) -> bool:
+        """Return whether a function of JAX on the stack has one of these parts in its name."""
+        return any(part in name for name in self.jax for part in parts)
 
 
-def _whose(called: str, names: dict[str, Any]) -> str:
-    """Return whose function is called by this name; "" if that is not known.
+# The first row that holds is the activity, each with an example of a line. The order matters:
+# compiling reads constants, a barrier may pass `_value`, and each of them lies inside "jax".
+_ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
+    ("compiles", lambda at: at.in_jax("compil", "lower", "trace_to_jaxpr")),  # step(x), at first
+    ("checks", lambda at: at.in_jax("check_special")),  # step(x), with jax_debug_nans
+    ("barrier", lambda at: _BARRIERS & {*at.jax, at.method}),  # y.block_until_ready()
+    ("value", lambda at: _READS & at.jax),  # float(loss)
+    ("puts", lambda at: "device_put" in at.jax),  # jax.device_put(batch)
+    ("jax", lambda at: at.jax),  # jnp.dot(x, y)
+    ("locks", lambda at: at.stdlib_module in _LOCKS),  # thread.join()
+    ("sleeps", lambda at: at.method in _SLEEPS),  # time.sleep(1)
+    ("locks", lambda at: at.method in _WAITS),  # lock.acquire(), in C
+    ("jax", lambda at: _owner_of_call(at.called, at.names) == "jax"),  # step(x), compiled
+    ("call", lambda at: at.called),  # model(x), a local variable: perhaps of JAX
+    ("call", lambda at: at.in_numpy or at.innermost.has_operator()),  # a[i] = x, read by NumPy
+    ("python", lambda at: at.innermost.owner == "user"),  # total = 0
+    ("library", lambda at: True),  # for batch in loader: Python code of another package
+]
 
-    Of a jitted function there is no frame, once it has been compiled. Global variables can be
-    looked up, and their attributes without running anything; a local variable may be anything.
+
+def _activity(inner: _Inner) -> str:
+    return next(activity for activity, holds in _ACTIVITIES if holds(inner))
+
+
+def _owner_of_call(called: str, names: dict[str, Any]) -> str:
+    """Return the package of the function with this name; "" if unknown.
+
+    A jitted function has no frame once it is compiled, so the name must be looked up. Only global
+    variables, and attributes that run no code when read, can be. A local variable stays unknown.
     """
     root, *attributes = called.split(".")
-    found = names.get(root, getattr(builtins, root, None))
+    value = names.get(root, getattr(builtins, root, None))
     for attribute in attributes:
-        if isinstance(found, ModuleType) and found.__name__.startswith("jax"):
+        if isinstance(value, ModuleType) and value.__name__.startswith("jax"):
             return "jax"
-        found = inspect.getattr_static(found, attribute, None)
-    while isinstance(found, functools.partial):
-        found = found.func
-    of = type(found).__module__.split(".")[0].replace("jaxlib", "jax")
-    return "" if found is None else of
+        value = inspect.getattr_static(value, attribute, None)
+    while isinstance(value, functools.partial):
+        value = value.func
+    package = type(value).__module__.split(".")[0].replace("jaxlib", "jax")
+    return "" if value is None else package
 
 
-def may_dispatch(sight: Sight, names: dict[str, Any]) -> bool:
-    """Return whether a thread is in a call that hands work to a device, as far as can be seen.
+def may_dispatch(sample: StackSample, names: dict[str, Any]) -> bool:
+    """Return whether a thread is, or may be, in a call that dispatches work to a device.
 
     Args:
-        sight: Where the thread is.
+        sample: The sample of the thread.
         names: The global variables of its innermost frame.
     """
-    if sight.doing != "call":
-        return sight.doing in ("jax", "puts")
-    called = sight.deepest.calls()
-    if called is None or reads(sight.deepest) or sight.deepest.owner == "stdlib":
+    if sample.activity != "call":
+        return sample.activity in ("jax", "puts")
+    called = sample.innermost.called_name()
+    if not called or only_reads(sample.innermost) or sample.innermost.owner == "stdlib":
         return False
-    return not _whose(called, names)
+    return not _owner_of_call(called, names)
 
 
-def reads(site: Site) -> bool:
-    """Return whether what is called there can only read an array, and is no program of JAX."""
-    called = site.calls()
-    if called is None:
-        return site.owner != "jax"
+def only_reads(position: CodePosition) -> bool:
+    """Return whether the call at a position can read an array but cannot run a program of JAX."""
+    called = position.called_name()
+    if not called:
+        return position.owner != "jax"
     if called in _BUFFERS or called.startswith(("np.", "numpy.")):
         return True
     return called.rsplit(".", 1)[-1] in _READS
 
 
 def processor_time(thread: threading.Thread | None) -> float | None:
-    """Return the seconds of processor time that a thread has used; None if that is not known."""
-    # What pthread_getcpuclockid would return on Linux; that may crash if the thread has ended.
+    """Return the CPU seconds that a thread has used; None if unknown."""
+    # Linux numbers the CPU clock of a thread like this. pthread_getcpuclockid returns the same
+    # number, but may crash when the thread has ended.
     try:
         return time.clock_gettime(~thread.native_id << 3 | 6)
     except (AttributeError, OSError, TypeError, OverflowError):
@@ -291,26 +321,29 @@ _projects: set[str] = set()
 
 
 def belongs_to_the_user(package: str) -> None:
-    """Count an installed package as the user's own code, as what starts the program lives there."""
+    """Count an installed package as the user's own code, as that of a console script should be."""
     _projects.add(package)
     owner_of.cache_clear()
 
 
 @functools.cache
 def owner_of(file: str) -> str:
-    """Return whose code a file has: the user's, or that of which library."""
+    """Return the owner of a file's code.
+
+    This is `"user"`, `"jax"`, `"numpy"`, `"stdlib"`, `"d2lpar"`, `"library"` for other installed
+    packages, or `"generated"` for code without a file.
+    """
     if file.startswith("<"):
-        # Generated code has no file; what somebody typed has none either.
-        mine = ("<ipython-input", "<stdin>", "<timed ", "<magic-timeit>", "<doctest")
-        typed = file.startswith(mine) or (file == "<string>" and _is_command())
-        return "user" if typed else "generated"
+        typed = ("<ipython-input", "<stdin>", "<timed ", "<magic-timeit>", "<doctest")
+        is_typed = file.startswith(typed) or (file == "<string>" and _is_command())
+        return "user" if is_typed else "generated"
     if file.startswith(_OURS):
         return "d2lpar"
-    if found := _INSTALLED.search(file):
-        package = found[1].removesuffix(".py")
+    if installed := _INSTALLED.search(file):
+        package = installed[1].removesuffix(".py")
         known = {"jaxlib": "jax", "jax": "jax", "numpy": "numpy"}
         return "user" if package in _projects else known.get(package, "library")
-    for name in ("jax", "numpy"):  # They may lie elsewhere.
+    for name in ("jax", "numpy"):  # An editable install lies outside site-packages.
         origin = getattr(sys.modules.get(name), "__file__", None)
         if origin and file.startswith(os.path.dirname(origin) + os.sep):
             return name
@@ -318,19 +351,19 @@ def owner_of(file: str) -> str:
 
 
 def _is_command() -> bool:
-    """Return whether this is `python -c`, whose code has the file name of generated code."""
+    """Return whether this is `python -c`, whose code has the file name "<string>"."""
     return not hasattr(sys.modules.get("__main__"), "__file__")
 
 
 def _source_of(file: str, line: int) -> str:
     if file.startswith("<timed ") and (shell := _shell()):
         lines = shell.history_manager.input_hist_raw[-1].splitlines()
-        return lines[line] if line < len(lines) else ""  # The first line is the magic.
+        return lines[line] if line < len(lines) else ""  # Line 0 is `%%time` itself.
     return linecache.getline(file, line)
 
 
 def cell_of(file: str) -> str:
-    """Return how a notebook calls the cell with this file, or ""."""
+    """Return a notebook's name for the cell with this file, such as `In [3]`, or ""."""
     if file.startswith("<timed ") and (shell := _shell()):
         return f"In [{len(shell.history_manager.input_hist_raw) - 1}]"
     if "ipykernel_" not in file and not file.startswith("<ipython"):
@@ -345,26 +378,28 @@ def _shell() -> object | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _place(site: Site) -> Place:
-    file, line = site.code.co_filename, _position(site)[0] or site.code.co_firstlineno
+def _place(position: CodePosition) -> Place:
+    file = position.code.co_filename
+    line = _source_range(position)[0] or position.code.co_firstlineno
     return Place(cell_of(file) or file, line, _source_of(file, line).strip())
 
 
 @functools.lru_cache(maxsize=4096)
-def _expression(site: Site) -> str:
-    """Return the source of what is being evaluated, or "" where that is not known."""
-    first, last, start, end = _position(site)
+def _expression(position: CodePosition) -> str:
+    """Return the source of the expression that is being evaluated, or "" if unknown."""
+    first, last, start, end = _source_range(position)
     if None in (first, last, start, end):
         return ""
-    lines = [_source_of(site.code.co_filename, n).encode() for n in range(first, last + 1)]
+    lines = [_source_of(position.code.co_filename, n).encode() for n in range(first, last + 1)]
     lines[-1] = lines[-1][:end]
     lines[0] = lines[0][start:]
     return b"".join(lines).decode(errors="replace").strip()
 
 
-def _position(site: Site) -> tuple[int | None, int | None, int | None, int | None]:
-    at = itertools.islice(site.code.co_positions(), site.instruction // 2, None)
-    return next(at, (None, None, None, None))
+def _source_range(position: CodePosition) -> tuple[int | None, int | None, int | None, int | None]:
+    """Return the first and last line, and the start and end column, of an instruction's source."""
+    ranges = itertools.islice(position.code.co_positions(), position.instruction // 2, None)
+    return next(ranges, (None, None, None, None))
 
 
 @functools.lru_cache(maxsize=4096)
@@ -377,7 +412,7 @@ def _parsed(expression: str) -> ast.expr | None:
 
 @functools.lru_cache(maxsize=256)
 def _nodes(file: str) -> list[ast.AST]:
-    """Return the loops and comprehensions in a file; none if it cannot be read."""
+    """Return the loops and comprehensions in a file; none if it is missing or does not parse."""
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:

@@ -61,7 +61,7 @@ class Benchmark:
     """Print how long a `with` block took, as d2l does: `label: 0.1234 sec`.
 
     It never waits on its own, so it shows when Python had control back, which is not when the
-    work was done. If something was compiled inside, it says so: then the time is mostly that.
+    work was done. If something was compiled inside, it says so: most of the time is then compiling.
 
     Args:
         description: The label to print.

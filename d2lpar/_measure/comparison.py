@@ -1,17 +1,23 @@
 """Benchmark functions of JAX: measure one again and again, or compare several, interleaved.
 
 How it works. A call is timed twice, when Python has control back and when the result is ready, and
-an error is raised if XLA compiles meanwhile. `compare` runs rounds: in each round every function is
-called once, in reversed order every other round, so that what disturbs the machine, or drifts,
-hits all alike, and their times can be divided round by round. Without `until` it stops after
-`repeats` rounds. With it, this is a sequential test: after 9, 18, 36, 72 and 144 rounds it looks at
-the claim, and stops at the first look at which the claim is decided. Whoever looks five times and
-stops when it pleases is wrong more often than one interval says, so each look spends a fifth of the
-allowed 5 % (alpha spending, Bonferroni): its intervals are those of 99 %.
+an error is raised if XLA compiles meanwhile. `compare` runs rounds. In each round every function is
+called once, and in every other round in reversed order. So a disturbance or a drift of the machine
+hits all functions alike, and their times can be divided round by round:
 
-A control may tell in which rounds the machine was fit, for example had enough free cores. The
-rounds in which it was not are dropped before anything is derived from the others. A look waits for
-rounds that count, at most for twice as many.
+    round      1       2       3     ...     9     ...     18     ...     144
+    calls    A B C   C B A   A B C         A B C         C B A           C B A
+                                             |              |              |
+                                          look 1         look 2         look 5
+
+Without `until` it stops after `repeats` rounds. With `until` this is a sequential test: after 9,
+18, 36, 72 and 144 rounds it looks at the claim, and stops at the first look that decides it. Five
+looks are wrong more often than one, so each may spend only a fifth of the allowed 5 % (alpha
+spending, Bonferroni): its intervals have 99 %.
+
+A control may decide which rounds count, for example those with enough free cores. The other rounds
+are dropped before anything is computed. A look waits for rounds that count, at most for twice as
+many rounds in all.
 """
 
 import contextlib
@@ -51,7 +57,7 @@ from d2lpar._plain.format import (
 )
 
 LOOKS = 5
-"""How often a comparison that stops when the answer is clear looks at its claim, at most."""
+"""The most looks at the claim of a comparison that stops when the claim is decided."""
 
 FEWEST_ROUNDS = 9
 """With nine samples, the 95 % interval leaves out the smallest and the largest one."""
@@ -59,15 +65,15 @@ FEWEST_ROUNDS = 9
 
 @dataclass(frozen=True, repr=False)
 class Measurement:
-    """The times of one function, dispatch and total, for each repeat, and what was observed.
+    """The times of one function, dispatch and total, for each repeat, and further observations.
 
     Attributes:
-        name: What was measured.
+        name: The name of the function.
         dispatch: Seconds until Python had control back.
         total: Seconds until the result was ready.
-        warnings: What a reader should know before trusting it; one sentence each.
+        warnings: Reasons to doubt the times; one sentence each.
         devices: The names of the devices that its results lay on.
-        observed: What was observed of each result, by name.
+        observed: The quantities that `observe` took from each result, by name.
     """
 
     name: str
@@ -78,10 +84,10 @@ class Measurement:
     observed: Mapping[str, Quantity] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> Quantity:
-        """Return one of its quantities: `"dispatch"`, `"total"`, or what was observed.
+        """Return one of its quantities: `"dispatch"`, `"total"`, or an observed one.
 
         Raises:
-            KeyError: If there is none of that name.
+            KeyError: If no quantity has that name.
         """
         known = {"dispatch": self.dispatch, "total": self.total, **self.observed}
         if name not in known:
@@ -103,13 +109,13 @@ class Measurement:
     def to_json(self) -> str:
         """Return it as one line of JSON, to be read again by `from_json`: all samples, in seconds.
 
-        The line is that of a `Comparison` of one function, so `python -m d2lpar compare` reads it.
+        A `Comparison` of one function has the same line, so `python -m d2lpar compare` reads it.
         """
         return Comparison([self], self.total.level).to_json()
 
     @classmethod
     def from_json(cls, text: str) -> "Measurement":
-        """Return what `to_json` has written.
+        """Read a measurement from the text that `to_json` wrote.
 
         Raises:
             ValueError: If it is something else, or a comparison of several functions.
@@ -124,15 +130,15 @@ class Measurement:
 
     @property
     def _remarks(self) -> list[str]:
-        """What the intervals beside the medians do not say."""
+        """The warnings that the intervals beside the medians do not show."""
         return [warning for warning in self.warnings if warning not in self.total.warnings]
 
     def _repr_html_(self) -> str:
         return _times_table([self], self._remarks)
 
 
-_SAID_OF_ALL = ("machine", "level", "dropped_rounds", "needs")
-"""What is said of all measurements of a comparison together."""
+_SHARED_FIELDS = ("machine", "level", "dropped_rounds", "needs")
+"""The fields of a comparison's JSON that hold for all of its measurements."""
 
 
 class Comparison(dict[str, Measurement]):
@@ -144,9 +150,9 @@ class Comparison(dict[str, Measurement]):
         measurements: One for each function, of the rounds that count.
         level: The confidence of their intervals.
         dropped_rounds: How many rounds do not count, since the control did not hold in them.
-        needs: What the machine lacked, if fewer than nine rounds count. Then what it holds is of
-            all rounds, to be looked at, and nothing should be claimed of it.
-        machine: What they were measured on, in words; this machine if None.
+        needs: The thing that the machine lacked, if fewer than nine rounds count. The measurements
+            are then of all rounds, to be looked at, and nothing should be claimed of them.
+        machine: The machine that they were taken on, in words; this machine if None.
     """
 
     def __init__(
@@ -165,22 +171,22 @@ class Comparison(dict[str, Measurement]):
 
     @property
     def machine(self) -> str:
-        """What it was measured on, in words, with JAX's devices and its version."""
+        """The machine that it was measured on, in words, with JAX's devices and its version."""
         if self._machine is None:
             here = this_machine().rows
             self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {versions()['jax']}"
         return self._machine
 
     def ratio(self, over: str, under: str, of: str = "total") -> Quantity:
-        """Divide a quantity of one function by that of another, round by round.
+        """Divide a quantity of one function by the same quantity of another, round by round.
 
         Args:
             over: The name of the one function.
             under: The name of the other.
-            of: `"total"`, `"dispatch"`, or what was observed.
+            of: `"total"`, `"dispatch"`, or the name of an observed quantity.
 
         Returns:
-            The ratios, with a name that says what they are.
+            The ratios, with a name such as "time, a over b".
 
         Raises:
             KeyError: If there is no such function or quantity.
@@ -194,8 +200,8 @@ class Comparison(dict[str, Measurement]):
     def to_json(self) -> str:
         """Return it as one line of JSON, to be read again by `from_json`.
 
-        It has all samples, in seconds and bytes, and says on what machine they were taken. Two such
-        files, of two versions of a program, are what `python -m d2lpar compare` reads.
+        It has all samples, in seconds and bytes, and names the machine they were taken on. The
+        command `python -m d2lpar compare` reads two such files, of two versions of a program.
 
         Example:
             >>> import jax.numpy as jnp
@@ -216,36 +222,36 @@ class Comparison(dict[str, Measurement]):
             }
             for measurement in self.values()
         ]
-        said = {name: getattr(self, name) for name in _SAID_OF_ALL}
-        return json.dumps(said | {"measurements": measured})
+        shared = {name: getattr(self, name) for name in _SHARED_FIELDS}
+        return json.dumps(shared | {"measurements": measured})
 
     @classmethod
     def from_json(cls, text: str) -> "Comparison":
-        """Return what `to_json` has written.
+        """Read a comparison from the text that `to_json` wrote.
 
         Raises:
             ValueError: If it is something else.
         """
         try:
-            given = json.loads(text)
+            data = json.loads(text)
             measured = [
                 Measurement(
-                    one["name"],
-                    Quantity(**one["dispatch"]),
-                    Quantity(**one["total"]),
-                    tuple(one["warnings"]),
-                    frozenset(one["devices"]),
-                    {name: Quantity(**quantity) for name, quantity in one["observed"].items()},
+                    entry["name"],
+                    Quantity(**entry["dispatch"]),
+                    Quantity(**entry["total"]),
+                    tuple(entry["warnings"]),
+                    frozenset(entry["devices"]),
+                    {name: Quantity(**quantity) for name, quantity in entry["observed"].items()},
                 )
-                for one in given["measurements"]
+                for entry in data["measurements"]
             ]
-            said = {name: given[name] for name in _SAID_OF_ALL}
-            if not isinstance(said["machine"], str) or not 0 < said["level"] < 1:
-                raise ValueError(f"{said} is not what is said of a comparison")
-            return cls(measured, **said)
+            shared = {name: data[name] for name in _SHARED_FIELDS}
+            if not isinstance(shared["machine"], str) or not 0 < shared["level"] < 1:
+                raise ValueError(f"{shared} does not describe a comparison")
+            return cls(measured, **shared)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(
-                f"This is nothing that Comparison.to_json or Measurement.to_json has written: "
+                f"This text was not written by Comparison.to_json or Measurement.to_json: "
                 f"{error!r}."
             ) from error
 
@@ -254,16 +260,16 @@ class Comparison(dict[str, Measurement]):
         return "\n".join([*lines, *self._remarks])
 
     def _repr_html_(self) -> str:
-        by_remark: dict[str, list[str]] = {}
+        names_by_remark: dict[str, list[str]] = {}
         for name, measurement in self.items():
             for remark in measurement._remarks:
-                by_remark.setdefault(remark, []).append(name)
-        below = [f"{', '.join(names)}: {remark}" for remark, names in by_remark.items()]
-        return _times_table(list(self.values()), [*below, *self._remarks])
+                names_by_remark.setdefault(remark, []).append(name)
+        remarks = [f"{', '.join(names)}: {remark}" for remark, names in names_by_remark.items()]
+        return _times_table(list(self.values()), [*remarks, *self._remarks])
 
     @property
     def _remarks(self) -> list[str]:
-        """What a reader should know of the rounds."""
+        """A sentence about the rounds that do not count, if there are any."""
         if self.needs:
             return [f"Too few rounds count: this needs {self.needs}."]
         if self.dropped_rounds:
@@ -272,15 +278,15 @@ class Comparison(dict[str, Measurement]):
         return []
 
 
-def _times_table(measurements: list[Measurement], below: list[str]) -> str:
+def _times_table(measurements: list[Measurement], remarks: list[str]) -> str:
     """Return the HTML of when Python had control back and when the result was ready."""
     observed = list(dict.fromkeys(label for m in measurements for label in m.observed))
     longest = max((m.total.median for m in measurements), default=0.0)
     rows = []
     for m in measurements:
-        shown = [m.dispatch, m.total, *(m[label] for label in observed)]
-        asked, ready, *others = (
-            in_two_lines(format_value(q.median, q.unit), _ends(q)) for q in shown
+        quantities = [m.dispatch, m.total, *(m[label] for label in observed)]
+        returned, ready, *others = (
+            in_two_lines(format_value(q.median, q.unit), _interval_of(q)) for q in quantities
         )
         bar = stacked_bar(
             m.dispatch.median,
@@ -289,15 +295,15 @@ def _times_table(measurements: list[Measurement], below: list[str]) -> str:
             f"Python is held for {format_seconds(m.dispatch.median)} of "
             f"{format_seconds(m.total.median)}",
         )
-        rows.append([html.escape(m.name), asked, ready, bar, *others])
+        rows.append([html.escape(m.name), returned, ready, bar, *others])
     level = in_percent(measurements[0].total.level) if measurements else ""
     count = len(measurements[0].total.samples) if measurements else 0
     note = f"Medians of {count} rounds, with their {level} intervals below."
     header = ["", "the call returns", "the result is ready", "", *observed]
-    return as_table(header, rows, [note, *below])
+    return as_table(header, rows, [note, *remarks])
 
 
-def _ends(quantity: Quantity) -> str:
+def _interval_of(quantity: Quantity) -> str:
     if quantity.too_few_samples:
         return "too few for an interval"
     low, high = (format_value(end, quantity.unit) for end in quantity.interval)
@@ -320,19 +326,21 @@ def measure(
     """Time `function(*args)`: until Python has control back, and until the result is ready.
 
     Args:
-        function: What to measure. It must *return* what it computes: that is what is waited for.
+        function: The function to measure. It must *return* the arrays that it computes, since the
+            clock stops when these are ready.
         *args: Its arguments, made beforehand so that making them is not timed. Keyword arguments
-            come with `functools.partial(function, name=value)`, since the names here are those of
-            `measure`. A donated argument cannot be passed again: measure `carried(function, ...)`.
+            come with `functools.partial(function, name=value)`, since `measure` takes the names
+            here for its own. A donated argument cannot be passed again: measure
+            `carried(function, ...)`.
         until: As for `compare`; it is given the measurement so far.
         repeats: How many times to measure; six or more give a 95 % interval.
         max_seconds: As for `compare`.
         warmup: How many calls to make first, uncounted, so that nothing compiles later.
-        name: What to print; the function's name if None.
+        name: The name to print; the function's own if None.
         clock: Returns seconds.
 
     Returns:
-        The raw times and what follows from them.
+        The raw times, with their medians and intervals.
 
     Raises:
         TypeError: If `function` cannot be called.
@@ -350,7 +358,7 @@ def measure(
     require_values("measure()")
     require_function("measure", function)
     name = name or getattr(function, "__name__", type(function).__name__)
-    question = None if until is None else _Question(until, lambda rounds: rounds[name])
+    question = None if until is None else _Question(until, name)
     rounds = _Rounds([_Timed(name, partial(function, *args), clock, {}, {})], warmup)
     return rounds.take(question, repeats, max_seconds)[name]
 
@@ -370,32 +378,32 @@ def compare(
     """Compare the times of functions that are called in turn, so that drift hits all alike.
 
     The order is reversed in every other round (A B C, C B A, ...). In an even number of rounds a
-    steady drift cancels; in an odd one, that of a single call is left.
+    steady drift cancels; in an odd one, the drift during a single call is left.
     Divide the times of two functions to get their ratio round by round: `times.ratio("a", "b")`.
 
-    With `until` it goes on until what is to be claimed is decided. It looks after `repeats` rounds,
-    then after twice as many, and so on, five times at most, with intervals of 99 %. So, whatever
-    the number of looks, at most 5 % of the claims whose bound is the truth are decided. (Alpha
+    With `until` it goes on until the claim is decided. It looks after `repeats` rounds, then after
+    twice as many, and so on, five times at most, with intervals of 99 %. So, however often it
+    looks, at most 5 % of the claims whose bound is the truth are decided. (Alpha
     spending in equal parts: K. K. G. Lan and D. L. DeMets, 1983, Discrete sequential boundaries for
     clinical trials, Biometrika 70; that the parts add up to no more than the whole is Bonferroni's
     inequality.)
 
     Args:
-        functions: Functions without arguments, by name. Each must return what it computes. One
-            that donates its state is `carried(step, state, ...)`.
-        until: Takes the comparison so far and returns what is to be decided: one comparison of
+        functions: Functions without arguments, by name. Each must return the arrays that it
+            computes. For a step that donates its state, pass `carried(step, state, ...)`.
+        until: Takes the comparison so far and returns the claim to decide: one comparison of
             quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
             rounds.
         repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
             the first look. With `until` and a `control`, so many have to count, but it looks after
             twice as many at the latest.
         max_seconds: Once so many have passed, the round under way is the last; only the first
-            `repeats` rounds are always taken. What is still undecided then stays inconclusive.
-        observe: What else to note of each result, by name: functions that return a number. They
+            `repeats` rounds are always taken. A claim that is still undecided stays inconclusive.
+        observe: Functions by name that each return a number for a result, to be noted as well. They
             are called when the result is ready and the clock has stopped.
         units: Their units, by name, where they have one: `"s"` or `"B"`.
-        control: What decides which rounds count, such as `free_cores(2)`. If it holds so rarely
-            that too few rounds would count in the end, it gives up after twice `repeats` or later.
+        control: Decides which rounds count, such as `free_cores(2)`. If it holds so rarely that too
+            few rounds would count in the end, `compare` gives up after twice `repeats` or later.
         warmup: How many uncounted rounds to run first.
         clock: Returns seconds.
 
@@ -404,9 +412,9 @@ def compare(
 
     Raises:
         TypeError: If there is no function, or something given as one cannot be called.
-        ValueError: If a number is out of range, something observed is called `"total"` or
-            `"dispatch"`, a unit is that of nothing, `until` does not look at what is measured, or
-            a function needs an array that was deleted, or donated to an earlier call.
+        ValueError: If a number is out of range, `observe` uses the name `"total"` or `"dispatch"`,
+            `units` has a name that `observe` lacks, `until` ignores the measured times, or a
+            function needs an array that was deleted or donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:
@@ -432,7 +440,7 @@ def compare(
                 f'pass a function without arguments, {{"{name}": lambda: f(x)}}.'
             )
     observe, units = observe or {}, units or {}
-    _refuse_what_cannot_be_observed(observe, units)
+    _check_observed(observe, units)
     question = None if until is None else _Question(until)
     timed = [_Timed(name, call, clock, observe, units) for name, call in functions.items()]
     return _Rounds(timed, warmup, control).take(question, repeats, max_seconds)
@@ -449,8 +457,8 @@ def carried(
 
     Args:
         step: Takes the state first, and returns the new one, or a tuple whose first element it is.
-        state: What to begin with: an array or a tree of them.
-        *args: What else it takes, the same in each call.
+        state: The state of the first call: an array or a tree of them.
+        *args: The further arguments, the same in each call.
         **kwargs: Likewise, by name.
 
     Returns:
@@ -477,7 +485,7 @@ def carried(
     def call() -> Any:
         nonlocal state, take
         result = step(state, *args, **kwargs)
-        # Decided once, since it takes its time; the first call is no counted one.
+        # Decided in the first call, usually a warm-up: comparing two trees takes long.
         take = take or _way_to_state(name, form, result)
         state = take(result)
         return result
@@ -492,13 +500,13 @@ def _form_of(tree: Any) -> tuple[Any, list[Any]]:
 
 
 def _way_to_state(name: str, form: tuple[Any, list[Any]], result: Any) -> Callable[[Any], Any]:
-    """Return how to take the new state, which has this form, from what a step has returned."""
+    """Return a function that takes the new state, which has this form, from the step's result."""
     if _form_of(result) == form:
         return lambda result: result
     if isinstance(result, tuple) and result and _form_of(result[0]) == form:
         return itemgetter(0)
     raise ValueError(
-        f"carried() found no new state in what {name!r} has returned: neither it nor the first "
+        f"carried() found no new state in the result of {name!r}: neither the result nor the first "
         f"element of a tuple has the form of the state. The state is {_described(form)}; it "
         f"returned {_described(_form_of(result))}. Let it return the new state, or (state, ...)."
     )
@@ -510,15 +518,15 @@ def _described(form: tuple[Any, list[Any]]) -> str:
     return text if len(text) < 200 else f"{text[:200]}..."
 
 
-def _refuse_what_cannot_be_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> None:
-    for name, look_at in observe.items():
+def _check_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> None:
+    for name, observer in observe.items():
         if name in ("dispatch", "total"):
             raise ValueError(
-                f"compare() itself measures {name!r}: call what you observe by another name."
+                f"compare() itself measures {name!r}: give your observation another name."
             )
-        if not callable(look_at):
+        if not callable(observer):
             raise TypeError(
-                f"compare() cannot call {look_at!r} to observe {name!r}: pass a function of the "
+                f"compare() cannot call {observer!r} to observe {name!r}: pass a function of the "
                 f'result that returns a number, {{"{name}": lambda result: ...}}.'
             )
     for name in units:
@@ -541,16 +549,14 @@ class _Timed:
     clock: Callable[[], float]
     observe: Mapping[str, Callable[[Any], float]]
     units: Mapping[str, str]
-    waited_for_something: bool = False
-
-    def __post_init__(self) -> None:
-        self.dispatch: list[float] = []
-        self.total: list[float] = []
-        self.observed: dict[str, list[float]] = {label: [] for label in self.observe}
-        self.devices: set[jax.Device] = set()
+    returned_arrays: bool = False
+    dispatch: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+    observed: dict[str, list[float]] = field(default_factory=dict)
+    devices: set[jax.Device] = field(default_factory=set)
 
     def warm_up(self) -> None:
-        _leave_nothing(wait_for(self.call()))
+        _drain_unless_arrays(wait_for(self.call()))
 
     def time_once(self) -> None:
         with record_compilations() as compiled:
@@ -568,17 +574,19 @@ class _Timed:
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)
-        for label, look_at in self.observe.items():
-            self.observed[label].append(look_at(result))
-        self.waited_for_something |= not _leave_nothing(result)
+        for label, observer in self.observe.items():
+            self.observed.setdefault(label, []).append(observer(result))
+        self.returned_arrays |= _drain_unless_arrays(result)
         for leaf in jax.tree.leaves(result):
             if isinstance(leaf, jax.Array):
                 self.devices |= leaf.devices()
 
     def measurement(self, level: float, counts: Sequence[bool]) -> Measurement:
+        """Return the measurement over the rounds that count."""
+
         def quantity(label: str, samples: Iterable[float], unit: str) -> Quantity:
-            kept = tuple(itertools.compress(samples, counts))
-            return Quantity(f"{self.name}, {label}", kept, unit, level=level)
+            counting = tuple(itertools.compress(samples, counts))
+            return Quantity(f"{self.name}, {label}", counting, unit, level=level)
 
         dispatch = quantity("dispatch", self.dispatch, "s")
         total = quantity("total", self.total, "s")
@@ -587,128 +595,131 @@ class _Timed:
             for label, samples in self.observed.items()
         }
         warnings = total.warnings
-        if not self.waited_for_something:
+        if not self.returned_arrays:
             warnings += ("returned no JAX array: there was nothing to wait for",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 
 
-def _leave_nothing(result: Any) -> bool:
-    """Say whether a result has nothing to wait for; then wait for whatever its function has left.
+def _drain_unless_arrays(result: Any) -> bool:
+    """Return whether a result has arrays; if not, wait for all devices.
 
-    Else that would be in the time of the next function.
+    Work that a function has dispatched but not returned would be in the time of the next function.
     """
-    if any(hasattr(leaf, "block_until_ready") for leaf in jax.tree.leaves(result)):
-        return False
-    if state.has_started():
+    has_arrays = any(hasattr(leaf, "block_until_ready") for leaf in jax.tree.leaves(result))
+    if not has_arrays and state.has_started():
         wait_all()
-    return True
+    return has_arrays
 
 
+@dataclass
 class _Rounds:
-    """Rounds in each of which every function is called once."""
+    """Rounds that each call every function once."""
 
-    def __init__(self, timed: list[_Timed], warmup: int, control: Control | None = None) -> None:
-        require_count("warmup", warmup, at_least=0)
-        self._timed = timed
-        self._warmup = warmup
-        self._control = control
-        self._probed: list[float] = []
+    timed: list[_Timed]
+    warmup: int
+    control: Control | None = None
+    probes: list[float] = field(default_factory=list)
 
     def take(self, question: "_Question | None", repeats: int, max_seconds: float) -> Comparison:
         """Take rounds until the question is decided or the time is up; without one, `repeats`."""
+        require_count("warmup", self.warmup, at_least=0)
         require_count("repeats", repeats, at_least=1)
         require_seconds("max_seconds", max_seconds)
         if question:
-            question.must_look()
-        clock = self._timed[0].clock
-        for round_ in range(-self._warmup, 0):
-            self._take(round_)
+            question.require_use()
+        clock = self.timed[0].clock
+        for round_ in range(-self.warmup, 0):
+            self._call_each(round_)
         started, rounds = clock(), 0
         for look in range(LOOKS if question else 1):
-            # When the time is up does depend on what is measured, if one function is the slow one:
-            # then a look is a little early or late for a reason. Five looks at 1 % each are on the
-            # safe side by far more (at most 2 % in simulation), and pay for that.
+            # Slow rounds bring the end of the time nearer, so the number of rounds at a look then
+            # depends on the samples. The five looks at 1 % each leave room for that: together they
+            # decide at most 2 % in simulation, of the allowed 5 %.
             while self._needs_more(rounds, repeats * 2**look, bool(question)):
                 if rounds >= repeats and clock() - started > max_seconds:
                     break
-                self._take(rounds)
+                self._call_each(rounds)
                 rounds += 1
             so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
             if not question or question.decided_by(so_far) or clock() - started > max_seconds:
                 break
-            # If it went on like that to the last look, would too few rounds count?
-            counting = (rounds - so_far.dropped_rounds) / rounds
-            at_the_end = counting * repeats * 2**LOOKS
-            if rounds >= 2 * repeats and at_the_end < FEWEST_ROUNDS:
+            # Give up if too few rounds would count even at the last look, where at most
+            # `repeats * 2**LOOKS` rounds are taken.
+            counting_share = (rounds - so_far.dropped_rounds) / rounds
+            counting_at_end = counting_share * repeats * 2**LOOKS
+            if rounds >= 2 * repeats and counting_at_end < FEWEST_ROUNDS:
                 break
         return so_far
 
     def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
-        """Say whether the next look has to wait for rounds: for `wanted`, which have to count."""
-        if not has_question or not self._control:
+        """Say whether the next look has to wait for more rounds: for `wanted` that count."""
+        if not has_question or not self.control:
             return rounds < wanted
-        counting = sum(number < self._control.below for number in self._probed)
-        return rounds < wanted or (counting < wanted and rounds < 2 * wanted)
+        return rounds < wanted or (sum(self._counts()) < wanted and rounds < 2 * wanted)
 
-    def _take(self, round_: int) -> None:
-        for timed in self._timed if round_ % 2 == 0 else reversed(self._timed):
+    def _counts(self) -> list[bool]:
+        """Return for each round whether the control held."""
+        return [probe < self.control.below for probe in self.probes]
+
+    def _call_each(self, round_: int) -> None:
+        for timed in self.timed if round_ % 2 == 0 else reversed(self.timed):
             try:
                 with ExplainDonation(timed.name):
                     timed.warm_up() if round_ < 0 else timed.time_once()
-            except BaseException as error:  # Also the reader's Ctrl-C.
+            except BaseException as error:  # A KeyboardInterrupt as well.
                 where = "the warm-up" if round_ < 0 else f"round {round_ + 1}"
                 with contextlib.suppress(AttributeError):  # A frozen exception takes no note.
                     error.add_note(f"Raised in {where} of {timed.name!r}.")
                 raise
-        if self._control and round_ >= 0:
-            self._probed.append(self._control.probe())
+        if self.control and round_ >= 0:
+            self.probes.append(self.control.probe())
 
     def _comparison(self, level: float) -> Comparison:
-        held = [True] * len(self._timed[0].total)
-        dropped, needs = 0, None
-        if self._control:
-            held = [number < self._control.below for number in self._probed]
-            dropped = held.count(False)
-            if len(held) - dropped < FEWEST_ROUNDS:
-                held, needs = [True] * len(held), self._control.needs
-        measurements = [timed.measurement(level, held) for timed in self._timed]
+        all_rounds = [True] * len(self.timed[0].total)
+        counts, dropped, needs = all_rounds, 0, None
+        if self.control:
+            counts = self._counts()
+            dropped = counts.count(False)
+            if sum(counts) < FEWEST_ROUNDS:
+                counts, needs = all_rounds, self.control.needs
+        measurements = [timed.measurement(level, counts) for timed in self.timed]
         return Comparison(measurements, level, dropped, needs)
 
 
 # --- When to stop -----------------------------------------------------------------------------
 
 
+@dataclass
 class _Question:
-    """What is to be decided by a comparison, or by a part of it."""
+    """The claim that a comparison, or its measurement of this name, is to decide."""
 
-    def __init__(
-        self, until: Until, part: Callable[[Comparison], Any] = lambda rounds: rounds
-    ) -> None:
-        if not callable(until):
+    until: Until
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.until):
             raise ValueError(
-                f"until must be a function of what is measured, found {until!r}: "
+                f"until must be a function of what is measured, found {self.until!r}: "
                 "until=lambda times: times.ratio('a', 'b') < 0.5."
             )
-        self._until = until
-        self._part = part
 
-    def must_look(self) -> None:
-        """Refuse a question that has its answer before anything is measured."""
-        with contextlib.suppress(_LookedAtError):
-            self._until(_Unmeasured())
+    def require_use(self) -> None:
+        """Raise an error if `until` makes no use of the comparison, before anything is run."""
+        with contextlib.suppress(_UsedError):
+            self.until(_Unmeasured())
             raise ValueError(
-                "until does not look at what is measured, so no number of rounds could change its "
-                "answer: compare quantities of the comparison that it is given."
+                "until ignores the measured times, so no number of rounds could change its answer: "
+                "compare quantities of the comparison that it is given."
             )
 
     def decided_by(self, comparison: Comparison) -> bool:
-        asked = self._until(self._part(comparison))
-        predicates = (asked,) if isinstance(asked, Predicate) else tuple(asked or ())
+        claim = self.until(comparison[self.name] if self.name else comparison)
+        predicates = (claim,) if isinstance(claim, Predicate) else tuple(claim or ())
         if not predicates or not all(isinstance(p, Predicate) for p in predicates):
             raise ValueError(
                 "until must return a comparison of quantities, such as ratio < 0.5, or several, "
-                f"found {asked!r}."
+                f"found {claim!r}."
             )
         for quantity in (predicate.quantity for predicate in predicates):
             if quantity.level < comparison.level and not quantity.exact:
@@ -720,14 +731,14 @@ class _Question:
         return not comparison.needs and all(p.verdict != "inconclusive" for p in predicates)
 
 
-class _LookedAtError(Exception):
-    """Something was asked of what has not been measured yet."""
+class _UsedError(Exception):
+    """`until` has used a comparison that has no times yet."""
 
 
 class _Unmeasured:
-    """What `until` is given before anything is measured, to see that it looks at it."""
+    """A comparison without times: any use of it raises an error."""
 
-    def _looked_at(self, *_: object) -> Never:
-        raise _LookedAtError
+    def _raise(self, *_: object) -> Never:
+        raise _UsedError
 
-    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _looked_at
+    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _raise

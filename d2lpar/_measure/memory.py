@@ -1,4 +1,4 @@
-"""Probe memory: the host's resident set and its peak, and what a device has in use."""
+"""Probe memory: the resident set of the host and its peak, and the bytes in use on a device."""
 
 import ctypes
 import functools
@@ -30,9 +30,9 @@ def host_memory() -> int:
 
 @functools.lru_cache(maxsize=1)
 def _process(pid: int) -> Any:
-    import psutil  # Not above: it is a third of the time of `import d2lpar`.
+    import psutil  # Not above: it takes a third of the time of `import d2lpar`.
 
-    # Keyed by the process: after a fork the child must not report its parent.
+    # The cache is keyed by the pid: a forked child must not report the memory of its parent.
     return psutil.Process(pid)
 
 
@@ -53,14 +53,14 @@ def device_memory(device: jax.Device) -> int | None:
 
 
 def release_freed_memory() -> bool:
-    """Have the C library give the memory that was freed back to the system.
+    """Have the C library give freed memory back to the system.
 
-    It keeps some for later. A second run, which finds it in the process, would seem to need none.
+    The library keeps some of it for later. A second run would use that, and seem to need none.
 
     Returns:
-        Whether it did. The C library of most Linux systems, glibc, can be told.
+        Whether memory was given back. Only glibc, the C library of most Linux systems, can do it.
     """
-    gc.collect(0)  # For what JAX still holds; see `PeakMemory`.
+    gc.collect(0)  # Makes JAX release buffers, as in `PeakMemory.__enter__`.
     try:
         return bool(ctypes.CDLL(None).malloc_trim(0))
     except (AttributeError, OSError, TypeError):  # macOS and Windows have other allocators.
@@ -70,13 +70,15 @@ def release_freed_memory() -> bool:
 class PeakMemory:
     """Sample memory *during* a block of code, and keep its peak.
 
-    Memory read after a block has ended, or behind a barrier, says nothing of what piled up inside.
-    A thread therefore samples the probe while the block runs; a peak that is shorter than the
-    interval may be missed. (A GPU keeps its own, of the whole process:
-    `device.memory_stats()["peak_bytes_in_use"]`.) What the C library keeps of an earlier block is
-    given back before (`release_freed_memory`), so that the second of two blocks does not seem to
-    need less than the first; a probe of your own does that itself, if it has to. What happens only
-    once, such as compiling, is the first block's: let the work run once before.
+    Memory read after a block has ended, or behind a barrier, does not show the peak inside it. A
+    thread therefore samples the probe while the block runs; a peak that is shorter than the
+    interval may be missed. (A GPU keeps a peak of its own, for the whole process:
+    `device.memory_stats()["peak_bytes_in_use"]`.)
+
+    Before the block, memory that the C library kept from an earlier one is given back
+    (`release_freed_memory`). Else the second of two blocks would seem to need less than the first.
+    A probe of your own has to do that itself. Memory that is needed only once, such as for
+    compiling, counts for the first block: run the work once before.
 
     Args:
         probe: Returns bytes; `host_memory` unless you give another one.
@@ -86,7 +88,7 @@ class PeakMemory:
         samples: Pairs of seconds since the block began and bytes.
 
     Raises:
-        ValueError: If the probe answers None, as `device_memory` does for a CPU device.
+        ValueError: If the probe returns None, as `device_memory` does for a CPU device.
 
     Example:
         >>> import numpy as np
@@ -101,7 +103,9 @@ class PeakMemory:
     ) -> None:
         require_seconds("interval", interval)
         if interval > threading.TIMEOUT_MAX:
-            raise ValueError(f"interval must be a time that one can wait, found {interval}.")
+            raise ValueError(
+                f"interval must be at most {threading.TIMEOUT_MAX:g} s, found {interval}."
+            )
         self._probe = probe
         self._interval = float(interval)
         self._done = threading.Event()
@@ -111,7 +115,7 @@ class PeakMemory:
         require_values("PeakMemory()")
         # JAX releases buffers whose last reference was dropped by one of its own threads only
         # when Python collects garbage. Without this, `before` counts the run before this one.
-        # Any collection will do, and one of everything takes a tenth of a second in a notebook.
+        # A collection of generation 1 is enough; a full one takes 0.1 s in a notebook.
         gc.collect(1)
         if self._probe is host_memory:
             release_freed_memory()
@@ -138,7 +142,7 @@ class PeakMemory:
         count = self._probe()
         if count is None:
             raise ValueError(
-                "The memory probe answered None: this device keeps no statistics. "
+                "The memory probe returned None: this device keeps no statistics. "
                 "For CPU devices use the default probe, d2lpar.host_memory."
             )
         return count
@@ -147,7 +151,7 @@ class PeakMemory:
         self._done.set()
         self._thread.join()
         if kind is not None:
-            return  # What went wrong in the block matters more.
+            return  # The exception of the block matters more than one of the probe.
         if self._failure is not None:
             raise self._failure
         self._sample()  # A block shorter than `interval` still ends in one sample.
@@ -155,19 +159,19 @@ class PeakMemory:
     @property
     def before(self) -> int:
         """Bytes when the block began."""
-        return self._seen()[0]
+        return self._counts()[0]
 
     @property
     def peak(self) -> int:
-        """The highest number of bytes seen."""
-        return max(self._seen())
+        """The highest number of bytes in a sample."""
+        return max(self._counts())
 
     @property
     def increase(self) -> int:
         """How far memory rose above where it began, in bytes."""
         return self.peak - self.before
 
-    def _seen(self) -> list[int]:
+    def _counts(self) -> list[int]:
         if not self.samples:
-            raise ValueError("PeakMemory has seen nothing yet: use it in a `with` statement.")
+            raise ValueError("PeakMemory has no samples yet: use it in a `with` statement.")
         return [count for _, count in self.samples]

@@ -1,11 +1,15 @@
 """Measure how much two activities overlap, that is, ran at the same time.
 
 How it works. `measure_overlap` times three functions with one `compare`: the first activity alone,
-the second alone, and both at once. If nothing overlaps, both take as long as the sum of the two; if
-all does, as long as the longer one. The overlap score says where between these they lie: the time
-that was saved over the time that could have been, (first + second - together) / min(first, second),
-computed for each round, so that it has an interval. A score clearly outside 0 to 1 is no overlap
-but a sign that the runs differ in something else.
+the second alone, and both at once. The overlap score is the time that was saved over the time that
+could have been saved, (first + second - together) / min(first, second):
+
+    first    ======                     first    ======
+    second         ===   score 0        second   ===      score 1
+    together =========                  together ======
+
+It is computed for each round, so that it has an interval. A score clearly outside 0 to 1 is no
+overlap but a sign that the runs differ in something else.
 """
 
 from collections.abc import Callable
@@ -17,7 +21,7 @@ from d2lpar._measure.comparison import Comparison, Measurement, Until, compare
 from d2lpar._measure.quantity import Quantity, certainty_of, once, quantities_table
 
 SLACK = 0.05
-"""How far a score may lie outside 0 to 1 before something is said about it."""
+"""A score may lie this far outside 0 to 1 without a warning."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -31,33 +35,33 @@ class OverlapScore(Quantity):
         exact: As in `Quantity`.
         level: As in `Quantity`.
         once: As in `Quantity`.
-        shared_device: The device on which the results of both lay, if there was only that one.
+        shared_device: The device that holds the results of both, if they lie on a single one.
     """
 
     shared_device: str = ""
 
     @property
     def broken(self) -> bool:
-        """Whether the score lies clearly above 1, to where no overlap can lead."""
+        """Whether the score lies clearly above 1, which no overlap can cause."""
         return self.interval[0] > 1 + SLACK
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know before trusting it; one sentence each."""
-        found = []
+        """Reasons to doubt the score; one sentence each."""
+        warnings = []
         if self.broken:
-            found.append(
+            warnings.append(
                 "a broken measurement: clearly above 1, so the runs differ in something other "
                 "than overlap"
             )
         if self.interval[1] < -SLACK:
-            found.append("clearly below 0: the two hinder each other, or the runs differ")
+            warnings.append("clearly below 0: the two hinder each other, or the runs differ")
         if self.shared_device:
-            found.append(
+            warnings.append(
                 f"the results of both lie on {self.shared_device}, where programs that one thread "
                 "asks for take turns"
             )
-        return tuple(found)
+        return tuple(warnings)
 
     def __repr__(self) -> str:
         return "; ".join([super().__repr__(), *self.warnings])
@@ -70,9 +74,9 @@ def overlap_score(
 ) -> OverlapScore:
     """Return the overlap score: which share of the shorter activity the longer one hid.
 
-    The score is (first + second - together) / min(first, second), round by round. With two
-    activities of which nothing overlaps, together they take as long as both, which gives 0; with
-    perfect overlap they take as long as the longer one, which gives 1.
+    The score is (first + second - together) / min(first, second), round by round. Without any
+    overlap, the two together take as long as their sum, and the score is 0. With perfect overlap
+    they take as long as the longer one, and the score is 1.
 
     Args:
         first: The time of one activity alone, in seconds: a measurement (its total counts), a
@@ -92,7 +96,7 @@ def overlap_score(
         >>> overlap_score(1.0, 2.0, 1.9).broken
         True
     """
-    times = [_seconds(given) for given in (first, second, together)]
+    times = [_seconds(time) for time in (first, second, together)]
     counts = [len(quantity.samples) for quantity in times]
     if len(set(counts)) > 1:
         raise ValueError(
@@ -112,7 +116,7 @@ class Overlap:
     """Two activities that were timed each alone and both at once.
 
     Attributes:
-        times: What `compare` returned, for `"first alone"`, `"second alone"` and `"at once"`.
+        times: The comparison of `"first alone"`, `"second alone"` and `"at once"`.
     """
 
     times: Comparison
@@ -124,7 +128,7 @@ class Overlap:
 
     @property
     def needs(self) -> str | None:
-        """What the machine lacked to measure it, as the control found; None if nothing."""
+        """The thing that the machine lacked according to the control; None if nothing."""
         return self.times.needs
 
     def __repr__(self) -> str:
@@ -144,11 +148,11 @@ def measure_overlap(
     """Time two functions each alone and both at once, and say how much they overlap.
 
     Args:
-        first: The one activity. It must return what it computes, since that is waited for.
+        first: The one activity. It must return the arrays that it computes, to be waited for.
         second: The other one, likewise. At once means that it is called as soon as `first` has
             returned, without a barrier in between.
         until: As for `compare`; it is given the `Overlap` so far.
-        **options: What else `compare` takes, such as `repeats` or `control`.
+        **options: Further options of `compare`, such as `repeats` or `control`.
 
     Returns:
         The times, and the score that follows from them.
@@ -162,24 +166,24 @@ def measure_overlap(
         >>> measure_overlap(nap, nap).score.median < 0.9
         True
     """
-    asked = None if until is None else lambda times: until(Overlap(times))
+    claim = None if until is None else lambda times: until(Overlap(times))
     functions = {
         "first alone": first,
         "second alone": second,
         "at once": lambda: (first(), second()),
     }
-    return Overlap(compare(functions, until=asked, **options))
+    return Overlap(compare(functions, until=claim, **options))
 
 
-def _seconds(given: Measurement | Quantity | float) -> Quantity:
-    if isinstance(given, Measurement):
-        return given.total
-    if isinstance(given, Real) and not isinstance(given, bool):
-        return once("printed time", float(given), "s")
-    if isinstance(given, Quantity) and given.unit == "s":
-        return given
+def _seconds(time: Measurement | Quantity | float) -> Quantity:
+    if isinstance(time, Measurement):
+        return time.total
+    if isinstance(time, Real) and not isinstance(time, bool):
+        return once("printed time", float(time), "s")
+    if isinstance(time, Quantity) and time.unit == "s":
+        return time
     raise ValueError(
-        f"An overlap score is made of times in seconds, found {given!r}: pass what `compare` "
+        f"An overlap score is made of times in seconds, found {time!r}: pass what `compare` "
         "measured, or numbers."
     )
 

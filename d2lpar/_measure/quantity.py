@@ -12,23 +12,23 @@ from typing import Any
 from d2lpar._plain.format import UNITS, as_table, format_value, interval_bar, plural, prefix_of
 
 LEVEL = 0.95
-"""The confidence with which something is said of a quantity."""
+"""The confidence of an interval, unless a quantity has another one."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Quantity:
-    """Samples of one measured quantity, in the order in which they were taken.
+    """Samples of one measured quantity, in the order of the measurements.
 
     Statistics are derived, never stored. Comparing a quantity with a number or with another
     quantity gives a `Predicate`, which looks at the whole interval: it can hold, fail, or be
     inconclusive.
 
     Attributes:
-        name: What was measured, as it should be printed.
+        name: The name of the quantity, as it should be printed.
         samples: The raw values, in `unit`.
         unit: `"s"`, `"B"`, or `""` for counts and ratios.
         exact: Whether there is no doubt about the value, since it was counted (see `exact`).
-        level: The confidence of the interval: the probability with which it covers the median.
+        level: The confidence of the interval: the probability that it covers the median.
         once: Whether the value was seen a single time (see `once`).
 
     Raises:
@@ -61,10 +61,10 @@ class Quantity:
             known = ", ".join(repr(unit) for unit in sorted(UNITS))
             raise ValueError(f"{self.name!r} has the unit {self.unit!r}; known are {known}.")
         try:
-            given = tuple(self.samples)
-            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in given):
+            values = tuple(self.samples)
+            if isinstance(self.samples, str) or any(isinstance(sample, str) for sample in values):
                 raise TypeError
-            samples = tuple(map(float, given))
+            samples = tuple(map(float, values))
         except (TypeError, ValueError, OverflowError) as error:
             raise ValueError(
                 f"The samples of {self.name!r} must be numbers, found {self.samples!r}."
@@ -75,7 +75,7 @@ class Quantity:
         for index, sample in enumerate(self.samples):
             if not math.isfinite(sample):
                 raise ValueError(
-                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed over "
+                    f"Sample {index} of {self.name!r} is {sample}: nothing can be claimed of "
                     "it. Look for a division by zero or a run that did not finish."
                 )
 
@@ -96,17 +96,18 @@ class Quantity:
     def interval(self) -> tuple[float, float]:
         """The interval that covers the true median with a probability of at least `level`.
 
-        It runs from the k-th smallest to the k-th largest sample, with the largest k for which
-        a fair coin thrown n times shows fewer than k heads with a probability of at most
-        (1 - level) / 2. That needs no assumption on how the samples are distributed, only that
-        they are independent (H. A. David and H. N. Nagaraja, Order Statistics, 3rd ed., section
-        7.1). With fewer than `min_samples` samples there is no such interval, and both ends are
-        infinite.
+        It runs from the k-th smallest to the k-th largest sample. Each sample lies below the true
+        median with probability 1/2, like heads of a fair coin. So k is the largest number such that
+        n throws show fewer than k heads with a probability of at most (1 - level) / 2. That needs
+        no assumption on how the samples are distributed, only that they are independent (H. A.
+        David and H. N. Nagaraja, Order Statistics, 3rd ed., section 7.1). With fewer than
+        `min_samples` samples there is no such interval, and both ends are infinite.
         """
         ordered, n = sorted(self.samples), len(self.samples)
         if self.exact or self.once:
             return ordered[0], ordered[-1]
-        # math.comb(n, k) for each k anew would cost milliseconds for a thousand samples.
+        # `ways` is math.comb(n, k), updated: computing each anew would take milliseconds for a
+        # thousand samples.
         tail, ways, k = 0, 1, 0
         while (tail := tail + ways) / 2**n <= (1 - self.level) / 2:
             k += 1
@@ -126,26 +127,26 @@ class Quantity:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a reader should know before trusting the median; one sentence each."""
-        found = []
+        """Reasons to doubt the median; one sentence each."""
+        warnings = []
         low, high = self.quartiles
         if self.too_few_samples:
             count = len(self.samples)
-            found.append(
+            warnings.append(
                 f"{plural(count, 'sample')} {'is' if count == 1 else 'are'} too few for a "
                 f"{in_percent(self.level)} interval (needs {self.min_samples})"
             )
         if self.median and (high - low) / abs(self.median) > 0.25:
             share = (high - low) / abs(self.median)
-            found.append(f"interquartile range is {share:.0%} of the median")
-        return tuple(found)
+            warnings.append(f"interquartile range is {share:.0%} of the median")
+        return tuple(warnings)
 
     def __truediv__(self, other: "Quantity | float") -> "Quantity":
-        """Divide sample by sample: by a number, or to the ratio in each round of one comparison.
+        """Divide each sample by a number, or by the other quantity's sample of the same round.
 
         Raises:
             ValueError: If the two do not have the same number of samples or the same unit, or
-                if something is to be divided by 0.
+                if the divisor or one of its samples is 0.
         """
         if isinstance(other, Real) and other:
             return replace(self, samples=tuple(sample / other for sample in self.samples))
@@ -160,7 +161,7 @@ class Quantity:
         return Quantity(f"{self.name} / {other.name}", ratios, **certainty_of(self, other))
 
     def __sub__(self, other: "Quantity") -> "Quantity":
-        """Subtract sample by sample: the difference in each round of one comparison.
+        """Subtract the other quantity's sample of the same round from each sample.
 
         Raises:
             ValueError: If the two do not have the same number of samples or the same unit.
@@ -171,10 +172,10 @@ class Quantity:
         name = f"{self.name} - {other.name}"
         return Quantity(name, differences, self.unit, **certainty_of(self, other))
 
-    def _rounds_with(self, other: "Quantity", what: str) -> list[tuple[float, float]]:
+    def _rounds_with(self, other: "Quantity", result: str) -> list[tuple[float, float]]:
         if len(self.samples) != len(other.samples) or self.unit != other.unit:
             raise ValueError(
-                f"A {what} is taken round by round, but "
+                f"A {result} is taken round by round, but "
                 f"{self.name!r} has {len(self.samples)} samples in {self.unit!r} and "
                 f"{other.name!r} has {len(other.samples)} in {other.unit!r}. "
                 "Measure both with one `compare`."
@@ -202,7 +203,7 @@ class Quantity:
         """Return the interval of a quantity, or a number twice."""
         if self.exact and self.unit == "s":
             raise ValueError(
-                f"{self.name!r} is said to be exact, but a time is never that: measure it several "
+                f"{self.name!r} is marked exact, but no time is exact: measure it several "
                 "times, with compare(), or say that it was seen once, with once()."
             )
         if isinstance(other, Quantity):
@@ -256,11 +257,11 @@ class Quantity:
         }
 
     def __format__(self, spec: str) -> str:
-        """Write the median as one says it in a sentence.
+        """Write the median for use in a sentence.
 
         Args:
-            spec: Nothing for two digits and the unit (a count is written out), `"%"` for a share in
-                percent, or what Python has for a number, such as `".2f"`; the unit stands behind.
+            spec: Empty for two digits and the unit (a count is written out), `"%"` for a share in
+                percent, or Python's format of a number, such as `".2f"`; the unit follows.
 
         Example:
             >>> f"{Quantity('step', (0.0123,), 's'):.2f}"
@@ -290,7 +291,7 @@ class Quantity:
         if self.too_few_samples:
             return f"{count}, too few for an interval"
         low, high = (format_value(end, self.unit) for end in self.interval)
-        if low == high:  # "1 to 1" is no interval to a reader.
+        if low == high:  # After rounding; "1 to 1" does not read as an interval.
             return f"no spread within the {in_percent(self.level)} interval, {count}"
         return f"{in_percent(self.level)} interval {low} to {high}, {count}"
 
@@ -307,20 +308,21 @@ def quantities_table(
 ) -> str:
     """Return the HTML of a table of quantities, each with its interval drawn as a bar.
 
-    Those of one unit share an axis, which begins at zero. Predicates are what is claimed of each,
-    or None for one of which nothing is; their bounds are drawn as well.
+    Quantities of one unit share an axis, which includes zero. Each has a predicate that is claimed
+    of it, or None; the bounds of the predicates are drawn as well.
     """
     predicates = list(predicates)
     pairs = list(itertools.zip_longest(quantities, predicates))
     rows = []
     for quantity, predicate in pairs:
         alike = [(q, p) for q, p in pairs if q.unit == quantity.unit]
-        ends = [end for q, p in alike for end in (*q.interval, q.median, *_bounds(p))]
+        ends = [end for q, p in alike for end in (*q.interval, q.median, *_finite_bounds(p))]
         ends = list(filter(math.isfinite, ends))
         axis = min(0.0, *ends), max(0.0, *ends)
         low, high = quantity.interval
         finite = math.isfinite(high - low)
-        bar = interval_bar(low, quantity.median, high, axis, _bounds(predicate)) if finite else ""
+        bounds = _finite_bounds(predicate)
+        bar = interval_bar(low, quantity.median, high, axis, bounds) if finite else ""
         value = format_value(quantity.median, quantity.unit)
         row = [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
         if predicates:
@@ -331,13 +333,13 @@ def quantities_table(
     return as_table(header, rows)
 
 
-def _bounds(predicate: "Predicate | None") -> list[float]:
+def _finite_bounds(predicate: "Predicate | None") -> list[float]:
     ends = () if predicate is None else (predicate.low, predicate.high)
     return sorted({end for end in ends if math.isfinite(end)})
 
 
 def in_percent(share: float) -> str:
-    """Write a share as people read it.
+    """Write a share in percent.
 
     Example:
         >>> in_percent(0.95)
@@ -347,11 +349,11 @@ def in_percent(share: float) -> str:
 
 
 def exact(name: str, value: float, unit: str = "") -> Quantity:
-    """Return a quantity of which there is no doubt, since it was counted.
+    """Return a quantity without any doubt, since it was counted.
 
     Args:
-        name: What was counted, as it should be printed.
-        value: How much of it.
+        name: The name of the count, as it should be printed.
+        value: The number that was counted.
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
@@ -366,15 +368,15 @@ def exact(name: str, value: float, unit: str = "") -> Quantity:
 
 
 def once(name: str, value: float, unit: str = "") -> Quantity:
-    """Return a quantity that was seen a single time, and may be another the next time.
+    """Return a quantity that was seen a single time, and may be different the next time.
 
     Args:
-        name: What was seen, as it should be printed.
-        value: How much of it.
+        name: The name of the quantity, as it should be printed.
+        value: The value that was seen.
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
-        A quantity of which one can claim no more than that it was seen.
+        A quantity whose claims are at best `"seen"`, never `"holds"`.
 
     Example:
         >>> (once("until the other knows", 0.2, "s") < 10).verdict
@@ -384,7 +386,10 @@ def once(name: str, value: float, unit: str = "") -> Quantity:
 
 
 def certainty_of(*quantities: Quantity) -> dict[str, Any]:
-    """Return how sure one is of what follows from several quantities: as of the least sure."""
+    """Return the certainty of a value computed from these quantities, as options of `Quantity`.
+
+    It is exact only if all are, and seen once if any is and no other was sampled.
+    """
     return {
         "exact": all(quantity.exact for quantity in quantities),
         "level": max(quantity.level for quantity in quantities),
@@ -398,7 +403,7 @@ class Predicate:
     """A comparison of a quantity's interval with a bound; true, false, or undecided.
 
     Attributes:
-        quantity: What was measured.
+        quantity: The measured quantity.
         low: The lower end of the bound; for `>` and `<` with a number, that number.
         high: The upper end of the bound.
         relation: `">"`, `"<"`, or `"between"`.
@@ -413,7 +418,7 @@ class Predicate:
     def verdict(self) -> str:
         """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`.
 
-        What was seen once, and agrees, is `"seen"`: that is no interval.
+        A quantity that was seen once, and agrees, is `"seen"`: it has no interval.
         """
         low, high = self.quantity.interval
         if self.relation == ">":
@@ -429,7 +434,7 @@ class Predicate:
 
     @property
     def holds(self) -> bool:
-        """Whether the whole interval agrees, for an `assert`; False if that is undecided.
+        """Whether the whole interval agrees, to be used in an `assert`; False if undecided.
 
         Example:
             >>> times = Quantity("step", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
@@ -439,31 +444,29 @@ class Predicate:
         return self.verdict == "holds"
 
     def margin(self, value: float | None = None) -> float:
-        """Return how far a value is from the bound, in units of the bound; below 0 it fails.
+        """Return how far a value is from the bound, in units of the bound; negative if it fails.
 
         Args:
             value: The median if None.
         """
         value = self.quantity.median if value is None else value
         if not all(map(math.isfinite, (value, self.low, self.high))):
-            return -math.inf  # Of a quantity with few samples.
+            return -math.inf  # A bound is infinite if it is a quantity with too few samples.
         match self.relation:
             case ">":
                 distance, unit = value - self.high, self.high
             case "<":
                 distance, unit = self.low - value, self.low
-            case _ if self.low == self.high:  # A count that is to be met.
-                met = value == self.low
-                distance, unit = (1.0, 1.0) if met else (-abs(value - self.low), self.low)
+            case _ if self.low == self.high:  # The value has to equal a count.
+                equal = value == self.low
+                distance, unit = (1.0, 1.0) if equal else (-abs(value - self.low), self.low)
             case _:
-                distance, unit = (
-                    min(value - self.low, self.high - value),
-                    (self.high - self.low) / 2,
-                )
+                distance = min(value - self.low, self.high - value)
+                unit = (self.high - self.low) / 2
         return distance / (abs(unit) or 1.0)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the comparison as plain data, for JSON, which has no word for infinity."""
+        """Return the comparison as plain data for JSON, with None for infinity."""
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
         quantity = self.quantity.as_dict()
         return {"quantity": quantity, "relation": self.relation, "low": low, "high": high}
@@ -473,7 +476,7 @@ class Predicate:
         """Return the comparison that `as_dict` has described.
 
         Raises:
-            ValueError: If its relation is none of the three, or its quantity is none.
+            ValueError: If its relation is not one of the three, or its quantity is not valid.
         """
         if data["relation"] not in (">", "<", "between"):
             raise ValueError(f"A comparison is >, < or between, found {data['relation']!r}.")
@@ -482,8 +485,8 @@ class Predicate:
         return cls(Quantity(**data["quantity"]), low, high, data["relation"])
 
     def __bool__(self) -> bool:
-        # `1 < q < 2` would silently drop its first half, and an undecided comparison is
-        # neither true nor false.
+        # Python evaluates `1 < q < 2` as `(1 < q) and (q < 2)`, and would drop the first half. An
+        # undecided comparison is neither true nor false.
         raise TypeError(
             "A comparison of measured quantities can be undecided, so it has no truth value. "
             "Write .holds behind it, as in `assert (time < 0.5).holds`, or read its .verdict; for "
@@ -491,7 +494,7 @@ class Predicate:
         )
 
     def describe(self, percent: bool = False) -> str:
-        """Return what is claimed of the quantity, in words.
+        """Return the claim about the quantity, in words.
 
         Args:
             percent: Whether to write a share in percent.
@@ -505,7 +508,7 @@ class Predicate:
         return f"{self.relation} {low if low == high else f'all of {low} to {high}'}"
 
     def __str__(self) -> str:
-        # Without the remarks of an overlap score.
+        # Not `repr(self.quantity)`: an `OverlapScore` would add its warnings.
         return f"{Quantity.__repr__(self.quantity)}; claimed: {self.describe()}"
 
     def __repr__(self) -> str:

@@ -1,14 +1,27 @@
 """Wait for asynchronous results, and bound how many calls are in flight.
 
-How it works. JAX can wait for arrays (`jax.block_until_ready`), not for a device. `wait_all` relies
-on a device working through its queue in order: what is put at the end of the queue, a tiny
-addition, is done when everything before it is. `InFlight` keeps an array or two of each call in a
-line, one for each set of devices, and before a further call waits for the oldest. Where a call has
-left nothing to wait for, since it returned nothing, or all of it was donated to the next call, such
-an addition behind it tells. `blocks_host` treats an operation as a black box: if its operands are
-still not ready when it has returned, it has not waited for them.
+How it works. JAX can wait for arrays (`jax.block_until_ready`), but not for a device. `wait_all`
+relies on a device working through its queue in order: it puts a sentinel, a tiny addition, at the
+end of the queue, and once the sentinel is ready, everything before it is done. `blocks_host` treats
+an operation as a black box: if the operands are still not ready when the operation has returned, it
+has not waited for them.
+
+`InFlight` keeps the pending calls in a line, oldest first. If there is no room for a further call,
+it waits for the oldest one that still has something to wait for, and so for all before it. In a
+loop that donates its state, `x = window.submit(step, x)`, this may not be the first in line. With a
+bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call 2:
+
+    submit   waits for               line afterwards
+    1        nothing                 1: x1
+    2        nothing                 1: x1 (deleted)       2: x2, s2
+    3        s2, so for 1 and 2      3: x3, s3
+    4        nothing                 3: x3 (deleted), s3   4: x4, s4
+    5        s3                      4: x4 (deleted), s4   5: x5, s5
+
+Call 1 has no sentinel, since only call 2, which deletes x1, shows that the loop donates.
 """
 
+import contextlib
 import itertools
 import re
 from collections import deque
@@ -31,27 +44,25 @@ def _add_one(x: jax.Array) -> jax.Array:
 
 
 def wait_for(tree: Any) -> Any:
-    """Wait as `jax.block_until_ready` does, but say of donated arrays what became of them."""
+    """Wait as `jax.block_until_ready` does, but explain an error about donated arrays."""
     require_values("jax.block_until_ready()", tree)
     try:
         return jax.block_until_ready(tree)
     except RuntimeError as error:
-        if not any(map(is_deleted, jax.tree.leaves(tree))):
-            raise  # What went wrong on the device.
+        if not any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(tree)):
+            raise  # No array was deleted: this is an error of the device.
         raise ValueError(
             "There is nothing to wait for in an array that was deleted, or donated to a call "
             "(donate_argnums): wait for what that call returned."
         ) from error
 
 
-class ExplainDonation:
-    """Say the way out where JAX says that an array is gone which a function of this name needs."""
+# `contextlib.contextmanager` would set `__traceback__`, which a frozen exception refuses.
+class ExplainDonation(contextlib.AbstractContextManager):
+    """Turn JAX's error about a deleted array into one that names the function and a way out."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
         if isinstance(error, RuntimeError | ValueError) and _GONE.search(str(error)):
@@ -65,18 +76,8 @@ class ExplainDonation:
 _GONE = re.compile(r"(array|buffer) has been deleted|deleted or donated buffer", re.IGNORECASE)
 
 
-def is_deleted(leaf: Any) -> bool:
-    """Say whether something is an array that was deleted, or donated to a call."""
-    return isinstance(leaf, jax.Array) and leaf.is_deleted()
-
-
-def arrays_in(tree: Any) -> list[Any]:
-    """Return the arrays of a tree as what can be asked `is_ready`."""
-    return [array for array in map(to_ask, jax.tree.leaves(tree)) if hasattr(array, "is_ready")]
-
-
-def to_ask(leaf: Any) -> Any:
-    """Return the data in place of a typed key (`jax.random.key`), which has no `is_ready`."""
+def unwrap_key(leaf: Any) -> Any:
+    """Return the data of a typed key (`jax.random.key`), which has no `is_ready`, or the leaf."""
     if hasattr(leaf, "is_ready") or not isinstance(leaf, jax.Array):
         return leaf
     is_key = jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -115,18 +116,18 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
 
 def sentinels(devices: Sequence[jax.Device]) -> list[jax.Array]:
     """Put a tiny addition at the end of each queue of these devices: done when all before it is."""
-    found = [_add_one(jax.device_put(np.float32(0), device)) for device in devices]
+    additions = [_add_one(jax.device_put(np.float32(0), device)) for device in devices]
     for kind in {device.platform for device in devices}:
         group = [device for device in devices if device.platform == kind]
         # Programs over several CPU devices have a queue of their own.
         if len(group) > 1:
             spread = NamedSharding(Mesh(np.array(group), "d"), PartitionSpec("d"))
-            found.append(_add_one(jax.device_put(np.zeros(len(group), np.float32), spread)))
-    return found
+            additions.append(_add_one(jax.device_put(np.zeros(len(group), np.float32), spread)))
+    return additions
 
 
 def _every_device() -> list[jax.Device]:
-    # JAX itself lists only those of its default kind.
+    # `jax.local_devices()` lists only the devices of the default kind, such as GPUs.
     return list(dict.fromkeys(all_devices() + jax.local_devices()))
 
 
@@ -135,15 +136,15 @@ def blocks_host(
 ) -> bool:
     """Say whether an operation blocks the host until its operands have been computed.
 
-    The operation is a black box: it is called on arrays that are still being computed, and what
-    counts is whether they are ready when it returns. If they are not, it certainly did not wait.
-    If they are, the machine may merely have been slow to return, so it is tried again.
+    The operation is a black box: it is called on arrays that are still being computed. If they are
+    not ready when it returns, it certainly did not wait. If they are, the machine may merely have
+    been slow to return, so it is tried again.
 
     Args:
         operation: Takes the operands.
         make_unready: Dispatches some milliseconds of work and returns its results, a list of
-            operands, which are arrays, typed keys or trees of them: all of them outputs of *one*
-            jitted function, so that they are ready at the same time.
+            operands: arrays, typed keys or trees of them. They must all be outputs of *one* jitted
+            function, so that they are ready at the same time.
         tries: How many times in a row the arrays must be ready to call it blocking.
 
     Returns:
@@ -152,7 +153,7 @@ def blocks_host(
 
     Raises:
         TypeError: If one of the two cannot be called.
-        ValueError: If `tries` is no integer of at least 1, or no array is left to ask.
+        ValueError: If `tries` is no integer of at least 1, or the operation deletes every operand.
 
     Example:
         >>> import jax.numpy as jnp
@@ -168,19 +169,19 @@ def blocks_host(
                 "blocks_host() needs an operation and a function that makes its operands, found "
                 f"{function!r}: blocks_host(float, lambda: [f(x)])."
             )
-    operation(*wait_for(make_unready()))  # Whatever it compiles must not look like waiting.
+    operation(*wait_for(make_unready()))  # Compile now: compiling looks like waiting.
     for _ in range(tries):
         operands = make_unready()
         operation(*operands)
-        # An operation may delete an operand, and a deleted one must not be asked (jax < 0.11.2).
-        kept = _kept(arrays_in(operands))
-        if not kept:
+        leaves = map(unwrap_key, jax.tree.leaves(operands))
+        arrays = _not_deleted(leaf for leaf in leaves if hasattr(leaf, "is_ready"))
+        if not arrays:
             raise ValueError(
                 "blocks_host() has no array left to ask whether it is ready: let make_unready "
                 "return a further result, which the operation leaves alone."
             )
-        ready = all(array.is_ready() for array in kept)
-        wait_all()  # The next try must not find this one's work in the queue.
+        ready = all(array.is_ready() for array in arrays)
+        wait_all()  # Else the work of this try would delay the next one.
         if not ready:
             return False
     return True
@@ -199,16 +200,16 @@ class InFlight:
     function become ready together. A function in Python that makes several calls on a device should
     return a result of the last one first or last, since a device works in the order of the calls.
 
-    If a call returns no array, since it changes an object in place, or if all of them are donated
-    to the next call, a sentinel is put into the queues of the devices behind it, as by `wait_all`,
-    and waited for in their place. That costs some 50 µs for each queue.
+    A call may leave nothing to wait for: it returns no array, since it changes an object in place,
+    or all of its arrays are donated to the next call. A sentinel is then put into the queues of the
+    devices behind it, as by `wait_all`. That costs some 50 µs for each queue.
 
     Args:
         max_in_flight: The most calls to have unfinished, at least 1; None sets no bound and only
             counts.
 
     Attributes:
-        most_in_flight: The most calls that were seen unfinished at once.
+        most_in_flight: The most calls that were unfinished at once.
 
     Raises:
         ValueError: If `max_in_flight` is no integer of at least 1, nor None.
@@ -235,18 +236,16 @@ class InFlight:
             )
         self.max_in_flight: int | None = max_in_flight
         self.most_in_flight = 0
-        # A line for each choice of sets of devices, as each set is worked through in order.
-        self._lines: dict[frozenset[_Devices], deque[_Call]] = {}
-        self._number = itertools.count()
-        self._ends: dict[tuple[Any, ...], dict[_Devices, set[int]]] = {}
-        self._last: dict[frozenset[_Devices], list[Any]] = {}
+        self._lines: dict[frozenset[_Devices], _Line] = {}
+        self._numbers = itertools.count()
+        self._layouts: dict[tuple[Any, ...], _Layout] = {}
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call `function` as soon as there is room for it, and return what it returns.
 
         Args:
             function: Dispatches work to JAX, and returns arrays or a tree of them, which are waited
-                for; if it returns none, whatever this thread has dispatched is waited for.
+                for; if it returns none, everything that this thread has dispatched is waited for.
             *args: Passed on to it.
             **kwargs: Passed on to it.
         """
@@ -255,7 +254,7 @@ class InFlight:
         while self.max_in_flight is not None and self._pending >= self.max_in_flight:
             self._wait_for_oldest()
         result = function(*args, **kwargs)
-        self._line_up(function, jax.tree.leaves(result))
+        self._append(function, jax.tree.leaves(result))
         self._forget_finished()
         self.most_in_flight = max(self.most_in_flight, self._pending)
         return result
@@ -267,7 +266,7 @@ class InFlight:
 
     @property
     def _pending(self) -> int:
-        return sum(map(len, self._lines.values()))
+        return sum(len(line.calls) for line in self._lines.values())
 
     def __enter__(self) -> "InFlight":
         return self
@@ -276,89 +275,118 @@ class InFlight:
         if kind is None:
             self.drain()
         else:
-            # What went wrong matters more than what is still running.
-            self._lines.clear()
+            self._lines.clear()  # Waiting would only delay the exception.
 
-    def _line_up(self, function: Callable[..., Any], leaves: list[Any]) -> None:
-        # Where thousands of leaves lie takes longer to ask than the call takes, so once must do for
-        # all that look alike. By its name, since a function may hold what is to be forgotten.
+    def _append(self, function: Callable[..., Any], leaves: list[Any]) -> None:
+        layout = self._layout_of(function, leaves)
+        arrays = [unwrap_key(leaves[i]) for ends in layout.values() for i in sorted(ends)]
+        devices = frozenset(layout)
+        if devices not in self._lines:
+            self._lines[devices] = _Line(devices)
+        self._lines[devices].append(next(self._numbers), arrays)
+
+    def _layout_of(self, function: Callable[..., Any], leaves: list[Any]) -> "_Layout":
+        # Asking thousands of leaves for their devices takes longer than the call. So the layout of
+        # an earlier call is used again while the first and last arrays lie where they lay then.
+        # The key has the function's name: the function itself may hold large arrays.
         name = getattr(function, "__qualname__", type(function).__qualname__)
         key = (name, len(leaves), *map(_devices_of, leaves[:1]))
-        ends = self._ends.get(key)
-        if not ends or any(_devices_of(leaves[i]) != on for on, of in ends.items() for i in of):
-            ends = self._ends[key] = _first_and_last(leaves)
-        arrays = [to_ask(leaves[i]) for of in ends.values() for i in sorted(of)]
-        where = frozenset(ends)
-        # What the last call returned may have been donated to this one: then so will this one's be.
-        donates = not _kept(self._last.get(where, arrays))
-        behind = _sentinels_on(where) if donates else []
-        self._lines.setdefault(where, deque()).append(_Call(next(self._number), arrays, behind))
-        self._last[where] = arrays
+        known = self._layouts.get(key, {})
+        same = (_devices_of(leaves[i]) == on for on, ends in known.items() for i in ends)
+        if not known or not all(same):
+            self._layouts[key] = _first_and_last(leaves)
+        return self._layouts[key]
 
     def _wait_for_oldest(self) -> None:
-        where = min(filter(self._lines.get, self._lines), key=lambda on: self._lines[on][0].number)
-        count, left = _oldest(self._lines[where])
-        _forget(self._lines[where], count)
-        with waits_allowed():
-            wait_for(left or _sentinels_on(where))
+        lines = (line for line in self._lines.values() if line.calls)
+        min(lines, key=lambda line: line.calls[0].number).wait_for_oldest()
 
     def _forget_finished(self) -> None:
-        # From the front of each line only: a call must not cost more the more are pending.
         for line in self._lines.values():
-            count, left = _oldest(line)
-            while left and all(array.is_ready() for array in left):
-                _forget(line, count)
-                count, left = _oldest(line)
+            line.forget_finished()
 
 
 _Devices = frozenset[jax.Device]
 
+_Layout = dict[_Devices, set[int]]
+"""At which leaves of a result the first and the last array on each set of devices stand."""
+
 
 class _Call(NamedTuple):
-    """A call in flight: its number among all, arrays that it returned, and sentinels behind it."""
+    """A call in flight: its number among all calls, its arrays, and the sentinels behind it."""
 
     number: int
     arrays: list[Any]
-    behind: list[jax.Array]
+    sentinels: list[jax.Array]
 
 
-def _first_and_last(leaves: Iterable[Any]) -> dict[_Devices, set[int]]:
-    """Return where the first and the last array on each set of devices stand."""
-    found: dict[_Devices, set[int]] = {}
+class _Line:
+    """The pending calls with results on the same sets of devices, oldest first.
+
+    They finish in this order, since a device does. So only the front of the line is looked at, and
+    a call costs no more the more calls are pending.
+    """
+
+    def __init__(self, devices: frozenset[_Devices]) -> None:
+        self._devices = devices
+        self.calls: deque[_Call] = deque()
+        self._last_arrays: list[Any] | None = None
+
+    def append(self, number: int, arrays: list[Any]) -> None:
+        # If this call has deleted the arrays of the last one (they were donated), the next call
+        # will delete the arrays of this one: put a sentinel behind it, as behind a call without
+        # arrays. The first call has no last one; its own arrays are not deleted yet.
+        last = arrays if self._last_arrays is None else self._last_arrays
+        behind = [] if _not_deleted(last) else self._sentinels()
+        self.calls.append(_Call(number, arrays, behind))
+        self._last_arrays = arrays
+
+    def wait_for_oldest(self) -> None:
+        position, arrays = self._oldest()
+        self._forget(position)  # First: waiting raises if the call has failed on the device.
+        with waits_allowed():
+            wait_for(arrays or self._sentinels())
+
+    def forget_finished(self) -> None:
+        position, arrays = self._oldest()
+        while arrays and all(array.is_ready() for array in arrays):
+            self._forget(position)
+            position, arrays = self._oldest()
+
+    def _oldest(self) -> tuple[int, list[Any]]:
+        """Find the first call in line that can still be waited for.
+
+        Returns:
+            Its position, from 1, and its arrays or sentinels; the end of the line and none if all
+            arrays were deleted.
+        """
+        for position, call in enumerate(self.calls, 1):
+            if arrays := _not_deleted(call.arrays) or call.sentinels:
+                return position, arrays
+        return len(self.calls), []
+
+    def _forget(self, count: int) -> None:
+        for _ in range(count):
+            self.calls.popleft()
+
+    def _sentinels(self) -> list[jax.Array]:
+        devices = sorted(frozenset().union(*self._devices), key=lambda device: device.id)
+        return sentinels(devices or _every_device())
+
+
+def _first_and_last(leaves: list[Any]) -> _Layout:
+    layout: _Layout = {}
     for index, leaf in enumerate(leaves):
         if devices := _devices_of(leaf):
-            found[devices] = {min(found.get(devices, {index})), index}
-    return found
+            layout[devices] = {min(layout.get(devices, {index})), index}
+    return layout
 
 
 def _devices_of(leaf: Any) -> _Devices:
-    array = to_ask(leaf)
+    array = unwrap_key(leaf)
     return frozenset(array.sharding.addressable_devices if hasattr(array, "is_ready") else ())
 
 
-def _sentinels_on(where: frozenset[_Devices]) -> list[jax.Array]:
-    devices = sorted(frozenset().union(*where), key=lambda device: device.id)
-    return sentinels(devices or _every_device())
-
-
-def _oldest(line: Iterable[_Call]) -> tuple[int, list[Any]]:
-    """Return how many calls are finished when the first is that has something left to wait for.
-
-    And what that is; a later call on the same devices implies those before it.
-    """
-    count = 0
-    for count, call in enumerate(line, 1):
-        if left := _kept(call.arrays) or call.behind:
-            return count, left
-    return count, []
-
-
-def _forget(line: deque[_Call], count: int) -> None:
-    for _ in range(count):
-        line.popleft()
-
-
-def _kept(arrays: list[Any]) -> list[Any]:
-    # A donated array is deleted: nobody can wait for it, and asking whether it is ready crashes
-    # before jax 0.11.2.
+def _not_deleted(arrays: Iterable[Any]) -> list[Any]:
+    # `is_ready` of a deleted array crashes the process before jax 0.11.2.
     return [array for array in arrays if not array.is_deleted()]

@@ -1,11 +1,11 @@
-"""Where each process of a run stands: what a program that hangs does not say by itself.
+"""Where each process of a hanging program stands, and which one the others are waiting for.
 
-How it works. In each process a thread looks at the other threads of that process, fifty times a
-second, and writes where they stand into memory that it shares with the process that has started it.
-Nobody has to answer when that is read. So it also tells where a process was when it was stopped, or
-when something in C++ began to keep the GIL: what is written there is old then. The verdict is an
-inference. It takes for granted that whoever waits in JAX waits for the others, so the one that does
-not wait is missing; one that waits for a long computation of its own looks the same.
+How it works. In each process a daemon thread samples the stacks of the other threads, fifty times a
+second, and writes the result into memory shared with the process that started it. The reader asks
+for no reply. So a process is reported even if it was stopped, or if C++ code holds its GIL: its
+last state is there, with an old time. The verdict is an inference: a process that waits
+in JAX is taken to wait for the others, so a process that does not wait is missing. A process that
+waits for a long computation of its own looks the same.
 """
 
 import json
@@ -19,30 +19,30 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from d2lpar._jax.stack import (
+    CodePosition,
     Place,
-    Sight,
-    Site,
+    StackSample,
     cell_of,
     current_frames,
     may_dispatch,
     processor_time,
-    sight_of,
+    sample_stack,
 )
 from d2lpar._plain.format import format_seconds
 
-LOOK = 0.02
-"""Seconds between two looks."""
+SAMPLE_INTERVAL = 0.02
+"""Seconds between two samples."""
 
-DEAF = 3.0
-"""Seconds without a look after which nothing new is to be learned from a process."""
+UNRESPONSIVE_AFTER = 3.0
+"""Seconds without a sample until a process counts as unresponsive."""
 
-_SIZE = 1 << 15
-_STILL = 1.0  # Seconds at one place after which a call is told to wait.
-# Seconds of processor time between two looks. Who waits uses less: JAX wakes up five times a
-# second, for 20 us, to see whether there was a signal.
-_NONE_USED = 1e-4
-_OF_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
-_DOING = {
+_HALF = 1 << 15
+_BLOCKED_AFTER = 1.0  # Seconds at one line until a call into JAX counts as waiting.
+# Seconds of CPU time between two samples. A thread that waits in JAX uses less: JAX wakes up five
+# times a second, for 20 us, to check for signals.
+_IDLE_CPU = 1e-4
+_IN_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
+_ACTIVITIES = {
     "value": "waiting for a value",
     "barrier": "waiting at a barrier",
     "sleeps": "sleeping",
@@ -57,35 +57,47 @@ _DOING = {
 }
 
 
-class Board:
-    """Memory that two processes share, with the last state that one of them has written there.
+class SharedState:
+    """The last state of a process, in memory that this process shares with the one that started it.
+
+    The memory has two halves, each with a length (four bytes, little-endian) and that much JSON:
+
+        byte  0          1                    1 + _HALF            1 + 2 * _HALF
+              +----------+--------+-----------+--------+-----------+
+              | 0 or 1   | length | JSON      | length | JSON      |
+              +----------+--------+-----------+--------+-----------+
+                   |      half 0               half 1
+                   +----> the half to read; the writer fills the other one, then flips this byte
+
+    There is no lock, since a stopped process would hold it for ever. A read is torn only if the
+    writer fills both halves meanwhile. Torn JSON does not parse, and the reader tries again.
 
     Args:
-        descriptor: Of the file behind it, which may be closed then; that of a new one if None.
+        descriptor: The file behind the memory, which the caller may close afterwards. None makes a
+            new file.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
         self.file = None
         if descriptor is None:
-            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the board.
-            self.file.truncate(1 + 2 * _SIZE)
+            self.file = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it.
+            self.file.truncate(1 + 2 * _HALF)
             descriptor = self.file.fileno()
-        self._memory = mmap.mmap(descriptor, 1 + 2 * _SIZE)
+        self._memory = mmap.mmap(descriptor, 1 + 2 * _HALF)
 
     def write(self, state: dict[str, Any]) -> None:
-        """Replace the state; of one that is too long, only the first threads are kept."""
-        while len(text := json.dumps(state).encode()) > _SIZE - 4:
+        """Replace the state; if it is too long, keep only the first threads."""
+        while len(text := json.dumps(state).encode()) > _HALF - 4:
             state = state | {"threads": state["threads"][:-1]}
-        # In the half that nobody reads.
         half = 1 - self._memory[0]
-        start = 1 + half * _SIZE
+        start = 1 + half * _HALF
         self._memory[start : start + 4 + len(text)] = len(text).to_bytes(4, "little") + text
         self._memory[0] = half
 
     def read(self) -> dict[str, Any] | None:
-        """Return the state, or None if there is none yet."""
-        for _ in range(3):  # Both halves may have been written meanwhile.
-            start = 1 + self._memory[0] * _SIZE
+        """Return the state, or None if none has been written."""
+        for _ in range(3):
+            start = 1 + self._memory[0] * _HALF
             length = int.from_bytes(self._memory[start : start + 4], "little")
             try:
                 return json.loads(self._memory[start + 4 : start + 4 + length])
@@ -94,93 +106,103 @@ class Board:
         return None
 
     def close(self) -> None:
-        """Give the memory back."""
+        """Release the memory."""
         self._memory.close()
         if self.file:
             self.file.close()
 
 
-class Recorder:
-    """Writes down where the threads of this process stand, and which line called JAX last."""
+class Sampler:
+    """Samples the threads of this process: their lines, and the line that called JAX last."""
 
-    def __init__(self, board: Board, clock: Callable[[], float] = time.monotonic) -> None:
-        self._board, self._clock = board, clock
-        self._seen: dict[int, tuple[Sight, float, float]] = {}
-        self._in_jax: list[Any] | None = None
-        self._leading = {threading.main_thread().ident}
-        self._cores: deque[tuple[float, float]] = deque(maxlen=round(_STILL / LOOK))
+    def __init__(self, shared: SharedState, clock: Callable[[], float] = time.monotonic) -> None:
+        self._shared, self._clock = shared, clock
+        # For each thread its last sample, when it came to that line, and its CPU time.
+        self._previous: dict[int, tuple[StackSample, float, float]] = {}
+        self._last_in_jax: list[Any] | None = None
+        self._dispatching = {threading.main_thread().ident}
+        samples = round(_BLOCKED_AFTER / SAMPLE_INTERVAL)
+        self._cpu_times: deque[tuple[float, float]] = deque(maxlen=samples)
 
     def start(self) -> None:
-        """Look from now on, until the process ends."""
+        """Sample in a thread of its own until the process ends."""
         threading.Thread(target=self._run, daemon=True, name="d2lpar").start()
 
     def _run(self) -> None:
         while True:
-            time.sleep(LOOK)
-            self.look()
+            time.sleep(SAMPLE_INTERVAL)
+            self.sample()
 
-    def look(self) -> None:
-        """Look once."""
+    def sample(self) -> None:
+        """Sample every thread but the calling one, and publish the result."""
         now = self._clock()
-        named = {thread.ident: thread for thread in threading.enumerate()}
-        seen, threads = {}, []
+        by_ident = {thread.ident: thread for thread in threading.enumerate()}
+        current, threads = {}, []
         for ident, frame in current_frames().items():
-            sight = sight_of(frame)
-            if sight is None or ident == threading.get_ident():
+            sample = sample_stack(frame)
+            if sample is None or ident == threading.get_ident():
                 continue
-            used = processor_time(named.get(ident)) or 0.0
-            before, since, used_before = self._seen.get(ident, (sight, now, used))
-            if before.at != sight.at or used - used_before > _NONE_USED:
+            thread = by_ident.get(ident)  # None for a thread that XLA has started.
+            cpu = processor_time(thread) or 0.0
+            before, since, cpu_before = self._previous.get(ident, (sample, now, cpu))
+            if before.fingerprint != sample.fingerprint or cpu - cpu_before > _IDLE_CPU:
                 since = now
-            seen[ident] = sight, since, used
-            doing = sight.doing
-            if doing == "call" and may_dispatch(sight, frame.f_globals):
-                doing = "perhaps jax" if _may_wait_in_xla(named.get(ident)) else "call"
-            if doing in _OF_JAX:
-                self._leading.add(ident)
-                self._in_jax = [now, _written(sight.site)]
+            current[ident] = sample, since, cpu
+            activity = sample.activity
+            if activity == "call" and may_dispatch(sample, frame.f_globals):
+                activity = "perhaps jax" if _may_wait_in_xla(thread) else "call"
+            line = _line_of(sample.position)
+            if activity in _IN_JAX:
+                self._dispatching.add(ident)
+                self._last_in_jax = [now, line]
             threads.append(
                 {
-                    "name": named[ident].name if ident in named else "a thread of XLA",
-                    "leads": ident in self._leading,
-                    "doing": doing,
+                    "name": thread.name if thread else "a thread of XLA",
+                    "dispatches": ident in self._dispatching,
+                    "activity": activity,
                     "since": since,
-                    "at": _written(sight.site),
-                    "callers": [_written(caller) for caller in sight.callers],
+                    "line": line,
+                    "callers": [_line_of(caller) for caller in sample.callers],
                 }
             )
-        self._seen = seen
+        self._previous = current
         threads.sort(key=lambda thread: thread["name"] != "MainThread")
-        self._cores.append((now, time.process_time()))
-        (then, before), (_, used) = self._cores[0], self._cores[-1]
-        cores = (used - before) / max(now - then, LOOK)
-        state = {"looked": now, "threads": threads, "in_jax": self._in_jax, "cores": cores}
-        self._board.write(state)
+        self._cpu_times.append((now, time.process_time()))
+        (first, cpu_first), (last, cpu_last) = self._cpu_times[0], self._cpu_times[-1]
+        state = {
+            "sampled": now,
+            "threads": threads,
+            "last_in_jax": self._last_in_jax,
+            "cores": (cpu_last - cpu_first) / max(last - first, SAMPLE_INTERVAL),
+        }
+        self._shared.write(state)
 
 
-def _written(site: Site) -> list[Any]:
-    return [site.code.co_filename, site.place.line, site.place.code[:200]]
+def _line_of(position: CodePosition) -> list[Any]:
+    """Return a line as JSON holds it: file, number, and the first 200 characters of its code."""
+    return [position.code.co_filename, position.place.line, position.place.code[:200]]
 
 
 def _may_wait_in_xla(thread: threading.Thread | None) -> bool:
-    """Return whether a thread that waits may do so in XLA, which waits for nothing but threads.
+    """Return whether a thread, by the kernel function that it sleeps in, may be waiting in XLA.
 
-    Linux tells in which of its functions a thread waits, where it may be asked.
+    XLA waits for nothing but other threads, by a futex. On Linux, `wchan` names the kernel function
+    of a sleeping thread; "" and "0" mean that it is running, or that the name may not be read.
     """
     try:
-        at = Path(f"/proc/self/task/{thread.native_id}/wchan").read_text()
+        waits_in = Path(f"/proc/self/task/{thread.native_id}/wchan").read_text()
     except (AttributeError, OSError):
         return True
-    return at in ("", "0") or "futex" in at
+    return waits_in in ("", "0") or "futex" in waits_in
 
 
-class Process(NamedTuple):
-    """One of the processes of a run.
+class ProcessStatus(NamedTuple):
+    """One process of a run, as seen by the process that started it.
 
     Attributes:
-        number: Which.
-        state: What its recorder has written last.
-        fate: Why it does nothing more, in words, as `"has finished"`; "" if it goes on.
+        number: The number of the process, from 0.
+        state: The last state that its sampler has written.
+        fate: Why it makes no progress, in words, such as `"has finished"`; "" while it runs.
         printed: The last line that it has printed.
     """
 
@@ -189,147 +211,147 @@ class Process(NamedTuple):
     fate: str = ""
     printed: str = ""
 
-    def is_deaf(self, now: float) -> bool:
-        """Return whether it has not looked for so long that it cannot."""
-        return self.state is not None and now - self.state["looked"] > DEAF
+    def is_unresponsive(self, now: float) -> bool:
+        """Return whether the last sample is so old that Python cannot be running there."""
+        return self.state is not None and now - self.state["sampled"] > UNRESPONSIVE_AFTER
 
     def waits(self, now: float) -> bool:
-        """Return whether it waits for what a device is to do."""
-        if self.fate or self.state is None or self.is_deaf(now):
+        """Return whether one of its threads waits for a device."""
+        if self.fate or self.state is None or self.is_unresponsive(now):
             return False
         return any(_waits(thread, now) for thread in self.state["threads"])
 
-    def moved(self) -> float:
-        """Return when it came to where it stands; 0 if that is not known.
+    def last_progress(self) -> float:
+        """Return when a thread that dispatches last came to another line; 0 if unknown.
 
-        What compiles does not stand still; threads that never dispatch do not count.
+        Compiling counts as progress all the time.
         """
         threads = self.state["threads"] if self.state else ()
         return max(
             (
-                self.state["looked"] if thread["doing"] == "compiles" else thread["since"]
+                self.state["sampled"] if thread["activity"] == "compiles" else thread["since"]
                 for thread in threads
-                if thread["leads"]
+                if thread["dispatches"]
             ),
             default=0.0,
         )
 
 
 def _waits(thread: dict[str, Any], now: float) -> bool:
-    if thread["doing"] in ("value", "barrier"):
+    if thread["activity"] in ("value", "barrier"):
         return True
-    # A call of JAX may wait as well, for room in a queue or for what it computes before.
-    return now - thread["since"] >= _STILL and thread["doing"] in ("jax", "puts", "perhaps jax")
+    # A long call into JAX waits too: for room in the device's queue, or for its arguments.
+    blocked = now - thread["since"] >= _BLOCKED_AFTER
+    return blocked and thread["activity"] in ("jax", "puts", "perhaps jax")
 
 
-def diagnosis(processes: Sequence[Process], now: float) -> str:
-    """Return where each process stands, and who has not reached what the others are waiting for.
+def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
+    """Return where each process stands, and which is missing where the others wait.
 
     Args:
-        processes: All of them.
-        now: Seconds, of the clock of their recorders.
+        processes: All processes of the run.
+        now: The time in seconds, by the clock of their samplers.
     """
     if not processes:
         return "They have ended."
     lines = []
     for process in processes:
-        first, *more = _standing(process, now)
+        first, *more = _status_lines(process, now)
         lines += [f"[{process.number}] {first}", *(f"    {line}" for line in more)]
     return "\n".join([*lines, _verdict(processes, now)])
 
 
-def _standing(process: Process, now: float) -> Iterator[str]:
-    state, lost = process.state, process.is_deaf(now)
+def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
+    state, unresponsive = process.state, process.is_unresponsive(now)
     if process.fate:
-        yield f"{process.fate}"
+        yield process.fate
     elif state is None:
-        yield "not begun"
-    elif lost:
+        yield "has not started"
+    elif unresponsive:
         yield (
-            f"cannot be asked: Python has not run there for {_ago(state['looked'], now)}; "
-            "something in C++ keeps the GIL, or it gets no core"
+            f"does not respond: Python has not run there for {_elapsed(state['sampled'], now)}; "
+            "C++ code holds the GIL, or the process gets no core"
         )
     elif not state["threads"]:
         yield "at no line of the program"
-    for thread in state["threads"] if state else ():
-        whose = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
-        doing = "last seen" if lost or process.fate else _doing(thread, now)
-        yield f"{whose}{doing} at {_line(thread['at'])}"
-        if thread["callers"]:
-            yield f"called from {', '.join(str(_place(at)) for at in thread['callers'])}"
-    if state and state["in_jax"]:
-        when, at = state["in_jax"]
-        if at not in [thread["at"] for thread in state["threads"]]:
-            yield f"last seen in JAX {_ago(when, now)} ago at {_line(at)}"
-    if state and state["cores"] >= 0.2 and not (lost or process.fate):
-        yield f"using {state['cores']:.1f} CPU cores"
+    if state:
+        for thread in state["threads"]:
+            name = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
+            current = not (unresponsive or process.fate)
+            activity = _activity(thread, now) if current else "last seen"
+            yield f"{name}{activity} at {_with_code(thread['line'])}"
+            if thread["callers"]:
+                yield f"called from {', '.join(str(_place(line)) for line in thread['callers'])}"
+        if state["last_in_jax"]:
+            when, line = state["last_in_jax"]
+            if line not in [thread["line"] for thread in state["threads"]]:
+                yield f"last seen in JAX {_elapsed(when, now)} ago at {_with_code(line)}"
+        if state["cores"] >= 0.2 and not (unresponsive or process.fate):
+            yield f"using {state['cores']:.1f} CPU cores"
     if process.printed:
         yield f"last printed: {process.printed}"
 
 
-def _doing(thread: dict[str, Any], now: float) -> str:
-    still = now - thread["since"] >= _STILL
-    words = _DOING.get(thread["doing"], "standing still" if still else "running")
-    return f"{words} for {_ago(thread['since'], now)}" if still else words
+def _activity(thread: dict[str, Any], now: float) -> str:
+    blocked = now - thread["since"] >= _BLOCKED_AFTER
+    words = _ACTIVITIES.get(thread["activity"], "standing still" if blocked else "running")
+    return f"{words} for {_elapsed(thread['since'], now)}" if blocked else words
 
 
-def _ago(then: float, now: float) -> str:
+def _elapsed(then: float, now: float) -> str:
     return format_seconds(max(now - then, 0.0))
 
 
-def _place(at: list[Any]) -> Place:
-    file, line, code = at
-    return Place(cell_of(file) or file, line, code)
+def _place(line: list[Any]) -> Place:
+    file, number, code = line
+    return Place(cell_of(file) or file, number, code)
 
 
-def _line(at: list[Any]) -> str:
-    place = _place(at)
+def _with_code(line: list[Any]) -> str:
+    place = _place(line)
     return f"{place}  {place.code}"
 
 
-def _verdict(processes: Sequence[Process], now: float) -> str:
+def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
     waiting = [process for process in processes if process.waits(now)]
     others = [process for process in processes if process not in waiting]
     if not waiting and not any(process.state and process.state["threads"] for process in others):
-        return "Nothing can be said: none of them is seen at a line of the program."
+        return "No verdict: no process was seen at a line of the program."
     if not waiting:
-        return "None of them is seen to wait for a device, or for another process by JAX."
+        return "No process was seen waiting for a device, or in JAX for another process."
     if others:
         have, are = ("has", "have")[len(others) > 1], ("is", "are")[len(waiting) > 1]
-        there = numbers(process.number for process in waiting).lower()
-        absent = numbers(process.number for process in others)
-        return f"{absent} {have} not reached what {there} {are} waiting for."
+        present = process_list(process.number for process in waiting).lower()
+        absent = process_list(process.number for process in others)
+        return f"{absent} {have} not reached what {present} {are} waiting for."
     if len(processes) == 1:
         return "It waits for its device."
-    places: dict[str, list[int]] = {}
+    numbers_at: dict[str, list[int]] = {}
     for process in waiting:
-        places.setdefault(_waits_at(process, now), []).append(process.number)
-    if len(places) == 1:
+        line = next(t["line"] for t in process.state["threads"] if _waits(t, now))
+        numbers_at.setdefault(str(_place(line)), []).append(process.number)
+    if len(numbers_at) == 1:
         return (
-            "All wait at the same line: one of them may be a turn behind, or ahead; or what they "
-            "wait for takes that long."
+            "All wait at the same line: one of them may be an iteration behind or ahead; or the "
+            "computation takes that long."
         )
-    # Those that most are at need no mention.
-    rare = sorted(places.items(), key=lambda item: len(item[1]))
-    if len(rare[0][1]) < len(rare[-1][1]):
-        rare = rare[:-1]
-    each = "; ".join(f"{numbers(there).lower()} at {place}" for place, there in rare)
+    # Most processes wait at one line: name only the outliers.
+    by_count = sorted(numbers_at.items(), key=lambda item: len(item[1]))
+    if len(by_count[0][1]) < len(by_count[-1][1]):
+        by_count.pop()
+    each = "; ".join(f"{process_list(numbers).lower()} at {place}" for place, numbers in by_count)
     return (
-        f"All wait, but not at the same line: {each}. Somebody has left out, or done once more, "
-        "what all have to do together; or one of them computes by itself, and takes long."
+        f"All wait, but not at the same line: {each}. One of them has left out, or repeated, "
+        "something that all have to do together; or one of them computes alone, and takes long."
     )
 
 
-def _waits_at(process: Process, now: float) -> str:
-    return next(str(_place(t["at"])) for t in process.state["threads"] if _waits(t, now))
-
-
-def numbers(processes: Iterable[int]) -> str:
-    """Return the processes in words.
+def process_list(numbers: Iterable[int]) -> str:
+    """Return the processes with these numbers in words.
 
     Example:
-        >>> numbers([0, 2, 3]), numbers([1])
+        >>> process_list([0, 2, 3]), process_list([1])
         ('Processes 0, 2 and 3', 'Process 1')
     """
-    *most, last = map(str, processes)
+    *most, last = map(str, numbers)
     return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"

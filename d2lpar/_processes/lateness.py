@@ -1,72 +1,71 @@
-"""Say which of several processes was late, and at which line, from what `watch` saw of each.
+"""Find the process that was late, and the lines that made it late, in the reports of all.
 
 How it works. A collective operation, such as an all-reduce, ends when all processes have reached
-it. So a punctual process spends the time for which it waits inside it, and the late one spends
-least there. The difference is how long the others waited, and the report of the late one says what
-it was doing. No clocks of two machines are compared. Processes that are late in turn all wait
-alike, and cannot be told from those that are never late.
+it. A punctual process therefore waits inside the operation, and the late process spends least time
+there. The difference is how long the others waited, and the late process's own report says what it
+was doing meanwhile. No clocks of two machines are compared. If the processes are late in turn, all
+of them wait alike, as if none were late.
 """
 
 import statistics
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
-from d2lpar._watch.report import Finding, Watched
+from d2lpar._jax.stack import Place
+from d2lpar._watch.report import Watched
 
-_WAITS = "Share of the time in collective operations, such as an all-reduce"
-_LATE = 0.05
-"""The share of the time that others have to wait before a process is called late."""
+_LATE = 0.05  # Share of the time that others have to wait until a process is called late.
+_OWN_LINE = 0.01  # A line explains lateness if it loses that much more than elsewhere.
 
 
 def compared(reports: Mapping[int, Watched]) -> str:
-    """Return which process was late, and at which of its lines; then the report of each.
+    """Return which process was late and where, a table of all processes, and each one's report.
 
     Args:
-        reports: What was seen of each process, by its number.
+        reports: The report of each process, by its number.
     """
-    each = (f"--- Process {number}\n{watched}" for number, watched in sorted(reports.items()))
-    return "\n\n".join(["\n".join(_late(reports)), *each])
+    waits = {n: w.collective_seconds / w.judged_seconds for n, w in sorted(reports.items())}
+    table = ["Share of the time  in collective operations  device idle at its lines"]
+    for number, share in waits.items():
+        idle = sum(map(reports[number].loss, reports[number].losses()))
+        table.append(f"process {number:<9}  {share:>24.0%}  {idle:>24.0%}")
+    each = [f"--- Process {number}\n{reports[number]}" for number in waits]
+    return "\n\n".join([_verdict(reports, waits), "\n".join(table), *each])
 
 
-def _late(reports: Mapping[int, Watched]) -> Iterator[str]:
-    waits = {
-        number: watched.collective_seconds / watched.judged_seconds
-        for number, watched in reports.items()
-    }
+def _verdict(reports: Mapping[int, Watched], waits: Mapping[int, float]) -> str:
     if len(reports) < 2:
-        yield "Nobody can be late: there is the report of one process."
-        return
+        return "No process can be called late: there is the report of one process."
     if not any(waits.values()):
-        yield "Who was late is not known: nothing was seen that the processes do together."
-        return
+        return "Which process was late is not known: no collective operation was seen."
     late = min(waits, key=waits.get)
-    others = {number: wait - waits[late] for number, wait in waits.items() if number != late}
-    most = max(others.values())
-    each = ", ".join(f"process {number} {wait:.0%}" for number, wait in sorted(waits.items()))
-    if most < _LATE:
-        yield f"No process was late more than the others. {_WAITS}: {each}."
-        return
-    who = f"process {min(others)} waited for it for"
+    others = [number for number in waits if number != late]
+    waited = max(waits.values()) - waits[late]
+    if waited < _LATE:
+        return "No process was late more than the others."
+    who = f"process {others[0]} waited for it for"
     if len(others) > 1:
         who = "the others waited for it, for up to"
-    yield f"Process {late} was late: {who} {most:.0%} of the time."
-    yield f"{_WAITS}: {each}."
-    found = list(_own_losses(reports[late], [reports[number] for number in others]))
-    for finding, lost, usual in found[:3]:
-        yield (
-            f"At {finding.place}  {finding.place.code}  its device was idle for {lost:.0%} of the "
-            f"time, the others' for {usual:.0%}."
+    lines = _own_lines(reports[late], [reports[number] for number in others])
+    verdict = [f"Process {late} was late: {who} {waited:.0%} of the time."]
+    if lines:
+        verdict.append("Its device was idle at:")
+    verdict += [f"    {place}  {place.code}" for place in list(lines)[:3]]
+    if sum(lines.values()) < 0.5 * waited:
+        verdict.append(
+            "Its lines do not explain most of that: its device probably has more to do, or is "
+            "slower."
         )
-    if sum(lost - usual for _, lost, usual in found) < 0.5 * most:
-        what = "These lines do not explain most of it" if found else "No line of it explains that"
-        yield f"{what}: its device probably has more to do, or is slower."
+    return "\n".join(verdict)
 
 
-def _own_losses(late: Watched, punctual: list[Watched]) -> Iterator[tuple[Finding, float, float]]:
-    """Yield lines at which one process loses more of the time than the others, and both shares."""
+def _own_lines(late: Watched, others: Sequence[Watched]) -> dict[Place, float]:
+    """Return the lines that cost the late process more than the others, and the differences."""
+    lost: Counter[Place] = Counter()
     for finding in late.losses():
-        usual = statistics.median(
-            sum(one.loss(other) for other in one.findings if other.place == finding.place)
-            for one in punctual
+        lost[finding.place] += late.loss(finding)
+    for place in lost:
+        lost[place] -= statistics.median(
+            sum(other.loss(f) for f in other.findings if f.place == place) for other in others
         )
-        if late.loss(finding) - usual > 0.2 * _LATE:
-            yield finding, late.loss(finding), usual
+    return {place: share for place, share in lost.most_common() if share > _OWN_LINE}

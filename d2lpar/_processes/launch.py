@@ -1,7 +1,12 @@
-"""`python -m d2lpar run` and `merge`: a script in several processes, and which of them was late.
+"""`python -m d2lpar run` and `merge`: run a script in several processes, and find the late one.
 
-The exit status of `run` is 0 if all processes have succeeded, 1 if one has failed, 130 after
-Ctrl-C, and 143 after SIGTERM.
+Exit statuses of `run`:
+
+    0    Every process has succeeded.
+    1    A process has failed or timed out, or could not start.
+    2    Wrong usage, such as a script that does not exist.
+    130  Ended by Ctrl-C.
+    143  Ended by SIGTERM.
 """
 
 import argparse
@@ -20,69 +25,70 @@ from d2lpar._plain.errors import D2lparError
 from d2lpar._plain.script import Script
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Workers
-from d2lpar._watch.command import Report, of_process, run_and_report, script_of
+from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
 from d2lpar._watch.report import Watched
 
 
-def run(asked: argparse.Namespace) -> int | str:
-    """Run a script in several processes, and return the exit status, or what went wrong."""
-    script = script_of(asked)
-    if asked.json and not asked.watch:
-        asked.refuse("--json needs --watch: it writes what that has seen")
-    options = {"pin": asked.pin, "gpus": asked.gpus, "initialize": False, "devices": None}
-    limits = {"timeout": asked.timeout, "stalled_after": asked.stalled_after}
+def run(options: argparse.Namespace) -> int | str:
+    """Run a script in several processes; return the exit status, or the message of a failure."""
+    script = script_to_run(options)
+    if options.json and not options.watch:
+        options.refuse("--json needs --watch: it writes the report of that")
+    settings = {"pin": options.pin, "gpus": options.gpus, "initialize": False, "devices": None}
+    limits = {"timeout": options.timeout, "stalled_after": options.stalled_after}
+    status: int | str = 0
+    workers = None
     with tempfile.TemporaryDirectory() as folder:
-        json = (asked.json or Path(folder, "report.json")).absolute() if asked.watch else None
-        files = [of_process(json, n) for n in range(asked.processes)] if json else []
-        for file in files:
-            file.unlink(missing_ok=True)  # Of an earlier run.
-        ended: int | str = 0
-        workers = None
+        json = (options.json or Path(folder, "report.json")).absolute() if options.watch else None
+        reports = [path_for_process(json, n) for n in range(options.processes)] if json else []
+        for file in reports:
+            file.unlink(missing_ok=True)  # An earlier run may have left it.
 
-        def say_where(*_: object) -> None:
-            said = workers.diagnose() if workers else "The processes are being started."
-            # No print: the signal may have come during one, which Python then refuses.
-            os.write(sys.stderr.fileno(), f"{said}\n".encode(errors="backslashreplace"))
+        def diagnose(*_: object) -> None:
+            text = workers.diagnose() if workers else "The processes are being started."
+            # print() is not reentrant: it raises if the signal has come in the middle of one.
+            os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="backslashreplace"))
 
-        def say_where_and_end(*_: object) -> None:
-            say_where()
+        def diagnose_and_end(*_: object) -> None:
+            diagnose()
             sys.exit(128 + signal.SIGTERM)
 
-        signal.signal(signal.SIGUSR1, say_where)
-        signal.signal(signal.SIGTERM, say_where_and_end)
+        signal.signal(signal.SIGUSR1, diagnose)
+        signal.signal(signal.SIGTERM, diagnose_and_end)
         try:
-            with Workers(asked.processes, **options) as workers:
+            with Workers(options.processes, **settings) as workers:
                 workers.run(run_in_worker, script, json, **limits)
         except (D2lparError, ImportError, ValueError) as error:
-            ended = str(error)
+            status = str(error)
         except KeyboardInterrupt:
-            ended = 128 + signal.SIGINT
-        if written := [file for file in files if file.exists()]:
+            status = 128 + signal.SIGINT
+        if written := [file for file in reports if file.exists()]:
             merge(written)
-    return ended
+    return status
 
 
 def run_in_worker(script: Script, json: Path | None) -> None:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
-    report = Report(of_process(json, number), prints=False) if json else None
+    report = Report(path_for_process(json, number), prints=False) if json else None
     status = run_and_report(script, report)
-    # A worker never ends by itself. After a failure, JAX would wait for what can never be done.
+    # A worker is killed when all are done, so do here what Python does when a program ends. Not
+    # after a failure: JAX's exit function would wait for processes that wait for this one.
     if not status:
         leave_without_waiting()
         atexit._run_exitfuncs()
-    vars(sys.modules["__main__"]).clear()  # Which closes the files that are open.
+    vars(sys.modules["__main__"]).clear()  # Closes open files, which flushes them.
     gc.collect()
     if status:
         sys.exit(status)
 
 
 def merge(files: Sequence[Path]) -> int | str:
-    """Say on standard error which process was late, and what was seen of each."""
+    """Print on standard error which process was late, a table of all, and the report of each."""
     reports = {}
-    for place, file in enumerate(files):
-        found = re.search(r"\.(\d+)\.[^.]*$", file.name)
-        number = int(found[1]) if found else place
+    for position, file in enumerate(files):
+        match = re.search(r"\.(\d+)\.[^.]*$", file.name)
+        number = int(match[1]) if match else position
         if number in reports:
             return f"{file}: there is another report of process {number}."
         try:

@@ -1,19 +1,19 @@
 """Run one program in several processes (SPMD), each with a JAX of its own.
 
-The processes are on this machine, but what they do is what they would do on as many machines: each
-has its own Python and its own queue, and only together can they run a program over all devices.
-JAX is not set up for several processes in the process that starts them. It ends a process that
-waits in vain for the others, and that must not be a notebook's kernel.
+The processes are on this machine, and behave as if they were on as many machines: each has its own
+Python and its own queue, and a program over all devices needs all processes. The process that
+starts them stays outside of JAX's distributed runtime. That runtime ends a process that waits in
+vain for the others, and must not end a notebook's kernel.
 
-How it works. Each process is a `python -m d2lpar._processes.worker`, started in a session of its
-own, with a pipe for what it prints and a socket for requests and answers. A request is a function
-and its arguments, pickled by cloudpickle, so that functions of a notebook can be sent; an answer is
-the result or the error, with the frames of its traceback. `_collect` waits for all sockets and
-pipes at once (`multiprocessing.connection.wait`), shows all output, and ends all processes if one
-dies, fails while others wait for it, or has not answered in time. Where each of them stands then is
-read from memory that it shares with this process (`_hang`). A process ends when its socket does, so
-none outlives this one, even if that is killed; what they have started is known by a variable of its
-environment, whatever session it is in.
+How it works. Each process is a `python -m d2lpar._processes.worker` in a session of its own. Its
+output comes by a pipe; requests and outcomes go by a socket. A request is a function and its
+arguments, pickled by cloudpickle, which can send functions of a notebook. An outcome is a result or
+an error with its traceback. `_collect` waits for all sockets and pipes at once
+(`multiprocessing.connection.wait`), and prints all output. It ends all processes if one dies, if
+one fails while others wait for it, or at the deadline. Even then the line of each process can be
+read, from memory shared with it (`hang`). A worker ends when its socket closes, so it cannot
+outlive this process, even after kill -9. Programs that a worker has started carry a cookie in their
+environment, and are found by it in any session.
 
 Why no library: ipyparallel 9.2 runs JAX in its engines as well, but takes eleven seconds to start
 two where this takes four, and when the kernel is killed, its controller and engines live on.
@@ -38,7 +38,6 @@ from collections import ChainMap, deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe, wait
 from types import CodeType
 from typing import Any, ClassVar, NamedTuple
@@ -55,26 +54,26 @@ from d2lpar._plain.errors import (
     require_seconds,
 )
 from d2lpar._plain.format import exit_status, format_seconds, plural
-from d2lpar._processes.hang import Board, Process, diagnosis, numbers
+from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis, process_list
 
 GRACE = 5.0
-"""Seconds that the others have left when one has failed; they may be waiting for it for ever."""
+"""Seconds that the others get after one has failed, since they may wait for it for ever."""
 
 COOKIE = "D2LPAR_WORKERS"
-"""The variable of the environment that tells what the processes of one `Workers` have started."""
+"""The environment variable that marks all processes that one `Workers` has started."""
 
 _LAST_LINES = 20
 _TOKENS = itertools.count()
-# Gloo, which carries the messages between CPUs, greets each process it finds.
+# Gloo, which carries messages between CPUs, prints this for each process that it connects to.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
 
 class Kept(NamedTuple):
-    """What each process keeps after `Workers.keep`, to be passed to a later call or called.
+    """Stands for the value that each process keeps after `Workers.keep`, in a later call.
 
     Attributes:
-        workers: Tells these workers from others.
-        number: Counts what they have kept.
+        workers: Identifies the `Workers` that keep the value.
+        number: Identifies the value among theirs.
     """
 
     workers: int
@@ -82,31 +81,33 @@ class Kept(NamedTuple):
 
 
 class Workers:
-    """Several processes of this machine in which JAX runs one program.
+    """Several processes on this machine that run one JAX program together.
 
     Each has called `jax.distributed.initialize`, and waits for functions to run. A function runs
-    in all of them at once, for none can run a program over all devices without the others. What
-    they print is shown with the number of the process in front.
+    in all of them at once, since a program over all devices needs all processes. Their output is
+    shown with the number of the process in front.
 
     No process outlives this object, nor the process that made it, however that ends. Calls from
     several threads take turns.
 
     Args:
         count: How many processes.
-        devices: How many CPU devices each of them has; None leaves that to what they run. They run
-            on CPUs unless `gpus` is set, or with None the variable JAX_PLATFORMS says otherwise.
-        pin: Whether each has a CPU core of its own and no other, as if it were on a machine of its
-            own: number 0 the first core that this process may use, number 1 the second, and so on
-            from the beginning. Only Linux can do that.
+        devices: How many CPU devices each process has; None leaves that to the functions that run.
+            They run on CPUs unless `gpus` is set, or unless `devices` is None and the variable
+            JAX_PLATFORMS says otherwise.
+        pin: Whether each process is confined to one CPU core, as if it were on a machine of its
+            own: number 0 to the first core that this process may use, number 1 to the second, and
+            so on from the beginning. Needs Linux.
         gpus: Whether each has one GPU, number 0 the first, instead of CPU devices.
         initialize: Whether they call `jax.distributed.initialize` before they are ready. If not,
-            what they run calls it, without arguments, as it would under mpirun or Slurm.
-        port: Where number 0 listens for the others, on this machine only; the system chooses one
-            that is free if it is 0.
+            the function that runs calls it, without arguments, as under mpirun or Slurm.
+        port: Where number 0 listens for the others, on this machine only; 0 lets the system choose
+            a free one.
         timeout: Seconds until all have to be ready.
 
     Raises:
-        WorkerError: If they do not start; it says which, and what that one has printed last.
+        WorkerError: If they do not start; the message says which process failed, and its last
+            output.
         D2lparError: If this system cannot start them, or cannot pin them, or has too few GPUs.
         ValueError: If a number makes no sense.
         ImportError: If cloudpickle is not installed.
@@ -141,10 +142,10 @@ class Workers:
             )
         if pin and not hasattr(os, "sched_setaffinity"):
             raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
-        if gpus and (found := _gpus_here()) < count:
+        if gpus and (available := _gpus_here()) < count:
             raise D2lparError(
                 f"gpus=True gives each process a GPU of its own, but there are {count} processes, "
-                f"and JAX finds {plural(found, 'GPU')} here. Ask for fewer, or leave it out."
+                f"and JAX finds {plural(available, 'GPU')} here. Ask for fewer, or leave it out."
             )
         self.count = count
         settings = {"count": count, "devices": devices, "gpus": gpus, "initialize": initialize}
@@ -152,12 +153,12 @@ class Workers:
             print(f"{count} processes share {plural(usable_cores(), 'CPU core')}.")
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
-        self._answers: dict[int, Any] = {}
+        self._outcomes: dict[int, Any] = {}
         self._lock = threading.Lock()
         cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
         self._port = _reserved(port)
-        # Also at the end of this process, and when nobody has the object any more; once.
+        # Called once: by the user, by the garbage collector, or when this process exits.
         self.close = weakref.finalize(self, _end, self._workers, os.getpid(), cookie, self._port)
         address = "{}:{}".format(*self._port.getsockname())
         try:
@@ -180,34 +181,34 @@ class Workers:
         return_exceptions: bool = False,
         **kwargs: Any,
     ) -> list[Any]:
-        """Call a function in all processes at once, and return what each has returned.
+        """Call a function in all processes at once, and return the results of all.
 
-        Each call sends the function and the globals that it uses anew, unless they are those of a
-        module that the processes import. What arrives is new to `jax.jit`, which compiles it again:
-        have the processes `keep` a jitted function, and data, that are to be made once.
+        Each call sends the function and the globals that it uses anew, unless they belong to a
+        module that the processes import. `jax.jit` takes them for new ones, and compiles again:
+        `keep` a jitted function, and data, in the processes to make them once.
 
         Args:
-            function: Is sent to them, with the global variables that it uses, unless they have
-                kept it; so are its arguments, and what it returns comes back. An array that spans
+            function: The function to call, sent with the global variables that it uses; or a
+                function that the processes have kept. Its result comes back; an array that spans
                 processes cannot be sent.
-            *args: Passed on to it; in the place of something kept, what that process has kept.
+            *args: Sent, and passed on; for something kept, each process passes its own value.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Print `diagnose` when, for so many seconds, no process has moved to
-                another line or printed anything; the call goes on. To compile counts as moving, to
-                wait for a long computation does not. None for never.
+            stalled_after: Print `diagnose` when no process has moved to another line or printed
+                anything for so many seconds; the call goes on. Compiling counts as moving, waiting
+                for a long computation does not. None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
-            **kwargs: Passed on as well, by name; those above are never.
+            **kwargs: Passed on like `args`, except for the names above.
 
         Returns:
             Their results, in the order of the processes.
 
         Raises:
-            WorkerError: If one raises, dies, does not answer in time, or returns what cannot be
-                sent; it says which and why, and what that one has printed last. After a timeout or
-                a death all are ended, and these workers cannot be used again.
+            WorkerError: If a process raises, dies, does not answer in time, or returns a value that
+                cannot be sent; the message says which process and why, and its last output. After
+                a timeout or a death all are ended, and these workers cannot be used again.
         """
-        outcomes = self._ask(function, args, kwargs, timeout, stalled_after=stalled_after)
+        outcomes = self._call(function, args, kwargs, timeout, stalled_after)
         if not return_exceptions:
             self._check(outcomes, getattr(function, "__name__", "run"))
         return outcomes
@@ -220,41 +221,40 @@ class Workers:
         timeout: float | None = 60.0,
         **kwargs: Any,
     ) -> Kept:
-        """Call a function in all processes, and have each keep what it returns.
+        """Call a function in all processes, and have each keep its result.
 
         Args:
-            function: As for `run`; what it returns is not sent, so it may be anything.
+            function: As for `run`; its result is not sent, so it may be anything.
             *args: As for `run`.
             timeout: As for `run`.
             **kwargs: As for `run`.
 
         Returns:
-            What to pass to later calls in its place.
+            An object to pass to later calls, in the place of the result.
 
         Raises:
             WorkerError: As for `run`.
         """
         self._kept += 1
         kept = Kept(self._token, self._kept)
-        self._check(self._ask(function, args, kwargs, timeout, keep=kept), "keep")
+        self._check(self._call(function, args, kwargs, timeout, kept=kept), "keep")
         return kept
 
     def diagnose(self) -> str:
-        """Return where each process stands, and who has not reached what the others wait for.
+        """Return where each process stands, and which one is missing where the others wait.
 
-        `run` says so where it ends by its timeout, or by Ctrl-C; while it runs, another thread can
-        ask. No process has to answer for this, so it works while they hang. Only lines of your own
-        code are shown, not those of libraries.
+        `run` reports this when it ends by its timeout or by Ctrl-C; while it runs, another thread
+        can call this method. It works while the processes hang, since none has to reply. Only lines
+        of your own code are shown, no library's.
 
         Example:
             >>> with Workers(1) as workers:
             ...     print(workers.diagnose())
             [0] has finished
-            Nothing can be said: none of them is seen at a line of the program.
+            No verdict: no process was seen at a line of the program.
         """
-        return diagnosis(
-            [worker.where(self._answers) for worker in self._workers], time.monotonic()
-        )
+        statuses = [worker.status(self._outcomes) for worker in self._workers]
+        return diagnosis(statuses, time.monotonic())
 
     def __enter__(self) -> "Workers":
         return self
@@ -265,287 +265,290 @@ class Workers:
     def __repr__(self) -> str:
         return f"<{self.count} workers{'' if self._workers else ', ended'}>"
 
-    def _ask(
+    def _call(
         self,
         function: Callable[..., Any] | Kept,
         args: tuple,
         kwargs: dict[str, Any],
         timeout: float | None,
-        keep: Kept | None = None,
         stalled_after: float | None = None,
+        kept: Kept | None = None,
     ) -> list[Any]:
         if not isinstance(function, Kept):
             require_function("run", function)
         for name, value in (("timeout", timeout), ("stalled_after", stalled_after)):
             if value is not None:
                 require_seconds(name, value)
-        sent = function, *args, *kwargs.values()
-        if any(isinstance(it, Kept) and it.workers != self._token for it in sent):
+        values = function, *args, *kwargs.values()
+        if any(isinstance(value, Kept) and value.workers != self._token for value in values):
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
-        request = pickle.dumps((*_pickled((function, args, kwargs)), keep))
+        request = pickle.dumps((*_pickled((function, args, kwargs)), kept))
         with self._lock:
             try:
                 for worker in self._workers:
-                    worker.last.clear()
-                    with suppress(OSError):  # It has died; _collect finds out, and says so.
+                    worker.last_lines.clear()
+                    with suppress(OSError):  # The worker has died; _collect reports that.
                         worker.connection.send_bytes(request)
                 return self._collect(timeout, stalled_after)
-            except BaseException as error:  # Nobody will read their answers.
+            except BaseException as error:
+                # The next call must not read outcomes of this one.
                 if isinstance(error, KeyboardInterrupt):
                     print(f"\n{self.diagnose()}", file=sys.stderr, flush=True)
                 self.close()
                 raise
 
     def _collect(self, timeout: float | None, stalled_after: float | None = None) -> list[Any]:
-        """Show what the workers print until all have answered, and return the answers."""
-        self._answers = answers = {}
-        stalls = _Stalls(stalled_after or math.inf)
-        end = math.inf if timeout is None else time.monotonic() + timeout
-        while missing := {w.connection: w for w in self._workers if w.number not in answers}:
-            pipes = {worker.output: worker for worker in self._workers if not worker.said_all}
-            # Now and then, for if a child of one that has died holds its connection, nothing ends.
-            left = end - time.monotonic()
-            ready = wait([*missing, *pipes], max(0.0, min(left, 1.0)))
-            for each in ready:
-                if each in pipes:
-                    pipes[each].show()
-                else:
-                    worker = missing[each]
-                    with suppress(TimeoutError):  # Its answer is not whole, and the time is up.
-                        answers[worker.number] = worker.answer(end - time.monotonic())
-                    if isinstance(answers.get(worker.number), WorkerError):
-                        end = min(end, time.monotonic() + GRACE)
+        """Print the output of the workers until all have an outcome, and return the outcomes."""
+        self._outcomes = outcomes = {}
+        stalls = _StallDetector(stalled_after or math.inf)
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        failed = False
+        while pending := {w.connection: w for w in self._workers if w.number not in outcomes}:
+            outputs = {worker.output: worker for worker in self._workers if not worker.output_ended}
+            # For a second at most: a child of a dead worker may hold its socket open for ever.
+            remaining = deadline - time.monotonic()
+            ready = wait([*pending, *outputs], max(0.0, min(remaining, 1.0)))
+            for source in ready:
+                if source in outputs:
+                    outputs[source].print_output()
+                    continue
+                with suppress(TimeoutError):  # The deadline came in the middle of a message.
+                    worker = pending[source]
+                    outcomes[worker.number] = worker.receive(deadline - time.monotonic())
             if not ready:
-                gone = [worker for worker in missing.values() if not worker.alive]
-                answers |= {worker.number: worker.died() for worker in gone}
-                if gone:
-                    end = min(end, time.monotonic() + GRACE)
-            if stalls.begin(ready, missing.values()):
-                still = f"No process has moved for {format_seconds(stalled_after)}."
-                print(f"{still}\n{self.diagnose()}", file=sys.stderr, flush=True)
-            if left <= 0:
+                outcomes |= {w.number: w.death() for w in pending.values() if not w.alive}
+            failed = any(isinstance(outcome, WorkerError) for outcome in outcomes.values())
+            if failed:
+                deadline = min(deadline, time.monotonic() + GRACE)
+            if stalls.detects(ready, pending.values()):
+                stalled = f"No process has moved for {format_seconds(stalled_after)}."
+                print(f"{stalled}\n{self.diagnose()}", file=sys.stderr, flush=True)
+            if remaining <= 0:
                 break
         for worker in self._workers:
-            worker.show_rest()
-        failed = any(isinstance(answer, WorkerError) for answer in answers.values())
-        silent = [worker for worker in self._workers if worker.number not in answers]
+            worker.print_rest()
+        silent = [worker for worker in self._workers if worker.number not in outcomes]
         if silent and not failed:
             have = ("has", "have")[len(silent) > 1]
-            who = numbers(worker.number for worker in silent)
-            late = f"{who} {have} not ended after {timeout:g} s.\n{self.diagnose()}"
+            names = process_list(worker.number for worker in silent)
+            message = f"{names} {have} not ended after {timeout:g} s.\n{self.diagnose()}"
         for worker in silent:
-            answers[worker.number] = (
+            outcomes[worker.number] = (
                 worker.error("had to be ended, as it went on waiting for one that has failed")
                 if failed
-                else WorkerError(late, worker.number, 2)
+                else WorkerError(message, worker.number, 2)
             )
         if silent or not all(worker.alive for worker in self._workers):
             self.close()
-        return [answers[number] for number in range(self.count)]
+        return [outcomes[number] for number in range(self.count)]
 
-    def _check(self, outcomes: list[Any], what: str) -> None:
+    def _check(self, outcomes: list[Any], name: str) -> None:
         errors = [outcome for outcome in outcomes if isinstance(outcome, WorkerError)]
         if errors:
-            # Who has died is the reason why others failed, and who waits is none.
+            # The lowest rank is the cause: a death makes others fail, a failure makes others wait.
             error = min(errors, key=lambda error: error.rank)
             if also := [str(other.worker) for other in errors if other is not error]:
-                error.add_note(f"{what}: number {', '.join(also)} failed as well.")
+                error.add_note(f"{name}: number {', '.join(also)} failed as well.")
             raise error
 
 
-@dataclass
 class _Worker:
-    number: int
-    process: subprocess.Popen
-    connection: Connection
-    board: Board
-    said_all: bool = False
+    """A process, with this side's end of its connection, its output, and its shared state."""
 
-    def __post_init__(self) -> None:
-        self.last: deque[str] = deque(maxlen=_LAST_LINES)
+    def __init__(
+        self, number: int, process: subprocess.Popen, connection: Connection, shared: SharedState
+    ) -> None:
+        self.number, self.process, self.connection = number, process, connection
+        self._shared, self._receiver = shared, ThreadPoolExecutor(1)
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-        self._begun = ""
-        self._receiver = ThreadPoolExecutor(1)
-        self.output = self.process.stdout
+        self._partial_line, self.output_ended = "", False
+        self.output = process.stdout
         os.set_blocking(self.output.fileno(), False)
 
     @classmethod
     def start(cls, number: int, settings: dict[str, Any]) -> "_Worker":
-        ours, theirs = Pipe()
-        board = Board()
+        settings = settings | {"number": number}
+        connection, workers_end = Pipe()
+        shared = SharedState()
+        descriptors = workers_end.fileno(), shared.file.fileno()
         process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "d2lpar._processes.worker"),
-                *map(str, handed := (theirs.fileno(), board.file.fileno())),
-            ],
+            [sys.executable, "-m", "d2lpar._processes.worker", *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environment(settings | {"number": number}),
-            pass_fds=handed,
-            start_new_session=True,  # Ctrl-C is for this process, and what they start ends as well.
+            env=_environment(settings),
+            pass_fds=descriptors,
+            # Keeps Ctrl-C in this process, and makes a group to kill.
+            start_new_session=True,
             bufsize=0,
         )
-        theirs.close()  # So that the end of either process is the end of the connection.
-        if settings["core"] is not None:  # Before there is a second thread.
+        workers_end.close()  # The socket must close when the worker dies.
+        if settings["core"] is not None:  # Threads inherit it, and there is only one so far.
             os.sched_setaffinity(process.pid, {settings["core"]})
-        worker = cls(number, process, ours, board)
+        worker = cls(number, process, connection, shared)
         with suppress(OSError):
-            ours.send(settings | {"number": number})
+            connection.send(settings)
         return worker
 
     def close(self) -> None:
-        self._receiver.shutdown()  # The process has ended, and so has what it was sending.
+        self._receiver.shutdown()  # Returns, since the process at the other end is dead.
         self.connection.close()
         self.output.close()
-        self.board.close()
+        self._shared.close()
 
     @property
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    def where(self, answers: dict[int, Any]) -> Process:
-        """Return where it stands, as far as that is known from here."""
+    def status(self, outcomes: dict[int, Any]) -> ProcessStatus:
+        """Return where the process stands, as far as this side knows."""
         fate = ""
-        if self.number in answers:
-            fate = "has failed" if isinstance(answers[self.number], WorkerError) else "has finished"
+        if self.number in outcomes:
+            failed = isinstance(outcomes[self.number], WorkerError)
+            fate = "has failed" if failed else "has finished"
         elif not self.alive:
             fate = f"has died: {exit_status(self.process.returncode)}"
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
             fate = "is stopped (SIGSTOP), and goes on with SIGCONT"
-        return Process(self.number, self.board.read(), fate, self.last[-1] if self.last else "")
+        printed = self.last_lines[-1] if self.last_lines else ""
+        return ProcessStatus(self.number, self._shared.read(), fate, printed)
 
-    def answer(self, seconds: float) -> Any:
-        """Return what it has answered, or the error.
+    def receive(self, seconds: float) -> Any:
+        """Return the result that the worker sends, or the error.
 
         Raises:
-            TimeoutError: If the answer has begun, but is not whole after so many seconds, or five.
+            TimeoutError: If the message has begun, but is not complete after so many seconds, or
+                `GRACE` if that is longer.
         """
         try:
-            # In a thread: an answer larger than a pipe holds takes as long as its sender does. One
-            # that has begun with the deadline is still waited for a little.
+            # In a thread, which can time out: a message larger than the socket's buffer arrives
+            # only as fast as the worker sends.
             message = self._receiver.submit(self.connection.recv_bytes).result(
                 None if math.isinf(seconds) else max(GRACE, seconds)
             )
         except (EOFError, ConnectionError):
-            return self.died()
-        kind, *answer = pickle.loads(message)
+            return self.death()
+        kind, content = pickle.loads(message)
         if kind == "result":
-            return pickle.loads(answer[0])
+            return pickle.loads(content)
         if kind == "exit":
-            return self.error(f"ended with the exit status {answer[0]}.", rank=1, said=False)
-        return self.error(f"failed:\n{answer[0]}".rstrip(), rank=1)
+            return self.error(f"ended with the exit status {content}.", rank=1, with_output=False)
+        return self.error(f"failed:\n{content}".rstrip(), rank=1)
 
-    def died(self) -> WorkerError:
-        """Return the error of one that has ended by itself."""
+    def death(self) -> WorkerError:
+        """Return the error of a worker whose process or socket has ended by itself."""
         try:
             status = self.process.wait(GRACE)
-        except subprocess.TimeoutExpired:  # What it ran has closed all files, and lives.
+        except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
             return self.error("has closed its connection, and can no longer be asked", rank=0)
         return self.error(f"has died: {exit_status(status)}", rank=0)
 
-    def error(self, what: str, rank: int = 2, said: bool = True) -> WorkerError:
-        self.show_rest()
-        last = "".join(f"\n  {line}" for line in self.last if said)
-        last = f".\nThe last that it printed:{last}" if last else "." * said
-        return WorkerError(f"Process {self.number} {what}{last}", self.number, rank)
+    def error(self, message: str, rank: int = 2, with_output: bool = True) -> WorkerError:
+        self.print_rest()
+        message = f"Process {self.number} {message}"
+        if with_output:
+            lines = "".join(f"\n  {line}" for line in self.last_lines)
+            message += f".\nThe last that it printed:{lines}" if lines else "."
+        return WorkerError(message, self.number, rank)
 
-    def show(self) -> None:
-        """Show what it has printed, as far as that has come."""
+    def print_output(self) -> None:
+        """Print the complete lines that have arrived, with the number of the process."""
         try:
-            read = self.output.read(1 << 16)
+            output = self.output.read(1 << 16)
         except OSError:
-            read = b""
-        if read is None:  # Nothing more for now.
+            output = b""
+        if output is None:  # Nothing has arrived: the pipe does not block.
             return
-        self.said_all = not read
-        *lines, self._begun = (self._begun + self._decode(read)).split("\n")
-        self._show(lines)
+        self.output_ended = not output
+        *lines, self._partial_line = (self._partial_line + self._decode(output)).split("\n")
+        self._print(lines)
 
-    def show_rest(self) -> None:
-        """Show what it has printed by now, also a line without an end."""
-        for _ in range(100):  # It may be printing all the time.
-            if self.said_all or not wait([self.output], 0):
+    def print_rest(self) -> None:
+        """Print all output that has arrived, with a last line that has no end."""
+        for _ in range(100):  # Bounded, since the process may print all the time.
+            if self.output_ended or not wait([self.output], 0):
                 break
-            self.show()
-        self._show([self._begun] if self._begun else [])
-        self._begun = ""
+            self.print_output()
+        self._print([self._partial_line] if self._partial_line else [])
+        self._partial_line = ""
 
-    def _show(self, lines: Iterable[str]) -> None:
+    def _print(self, lines: Iterable[str]) -> None:
         for line in lines:
             if not _GREETING.match(line):
-                self.last.append(line)
+                self.last_lines.append(line)
                 print(f"[{self.number}] {line}", flush=True)
 
 
-class _Stalls:
-    """Tells when nothing has moved for so long, once each time."""
+class _StallDetector:
+    """Detects that no process has made progress for some time, once for each stall."""
 
     def __init__(self, after: float) -> None:
-        self._after, self._heard, self._told = after, time.monotonic(), 0.0
+        self._after, self._last_message, self._reported = after, time.monotonic(), 0.0
 
-    def begin(self, heard: bool, workers: Iterable[_Worker]) -> bool:
-        """Return whether nothing has moved in any of them for that long, for the first time."""
-        if heard or math.isinf(self._after):
-            self._heard = time.monotonic()
+    def detects(self, messages: Iterable[Any], workers: Iterable[_Worker]) -> bool:
+        """Return whether a stall has just become that long; any message or output ends it."""
+        if messages or math.isinf(self._after):
+            self._last_message = time.monotonic()
             return False
-        moved = max(Process(worker.number, worker.board.read()).moved() for worker in workers)
-        last = max(self._heard, moved)
-        if last == self._told or time.monotonic() - last < self._after:
+        progress = max(worker.status({}).last_progress() for worker in workers)
+        began = max(self._last_message, progress)
+        if began == self._reported or time.monotonic() - began < self._after:
             return False
-        self._told = last
+        self._reported = began
         return True
 
 
 def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -> None:
-    """End the processes and what they have started; they have nothing that has not been sent."""
-    if os.getpid() != owner:  # A forked child ends, and has copies of the objects of its parent.
+    """Kill the workers and everything that they have started."""
+    if os.getpid() != owner:  # A forked child has copies of its parent's objects.
         return
     interrupted = None
     while workers:
         try:
-            end_all_with(cookie, [worker.process.pid for worker in workers if worker.alive])
+            kill_all(cookie, [worker.process.pid for worker in workers if worker.alive])
             for worker in workers:
                 with suppress(ProcessLookupError):
                     os.killpg(worker.process.pid, signal.SIGKILL)
                 worker.process.wait()
                 worker.close()
             workers.clear()
-        except KeyboardInterrupt as error:  # Who presses Ctrl-C twice wants them to end as well.
+        except KeyboardInterrupt as error:  # A second Ctrl-C must not leave workers alive.
             interrupted = error
-    port.close()  # Also if none of them could be started.
+    port.close()  # Also after a start that failed, without a single worker.
     if interrupted:
         raise interrupted
 
 
-def end_all_with(cookie: str, pids: Sequence[int]) -> None:
-    """End processes and all that they have started, but not this one.
+def kill_all(cookie: str, pids: Sequence[int]) -> None:
+    """Kill these processes and everything that they have started, but not the calling process.
 
-    These are known by their parents, and by the cookie in their environment: some have a session of
-    their own, and no parent any more. The youngest are ended first, and none is waited for before
-    all are: so of two that do this, none ends the other before what is left.
+    Descendants are found by their parents, and by the cookie in their environment: a daemon has a
+    session of its own and no parent any more. All kills are sent before any is waited for, the
+    youngest process first: so if two processes clean up at once, neither is killed by the other
+    before it has sent its kills.
     """
-    for _ in range(9):  # They may start further ones meanwhile.
-        found = set()
+    for _ in range(9):  # New processes may start meanwhile.
+        processes = set()
         for process in psutil.process_iter():
-            with suppress(psutil.Error):  # It is another user's, or has ended.
+            with suppress(psutil.Error):  # The process has ended, or is another user's.
                 if process.pid in pids or process.environ().get(COOKIE) == cookie:
-                    found.add(process)
-        for process in [*found]:
+                    processes.add(process)
+        for process in [*processes]:
             with suppress(psutil.Error):
-                found |= {*process.children(recursive=True)}
-        found = {process for process in found if process.pid != os.getpid() and _lives(process)}
-        if not found:
+                processes |= {*process.children(recursive=True)}
+        processes = {p for p in processes if p.pid != os.getpid() and _is_alive(p)}
+        if not processes:
             break
-        for process in sorted(found, key=lambda process: process.create_time(), reverse=True):
+        for process in sorted(processes, key=lambda p: p.create_time(), reverse=True):
             with suppress(psutil.Error):
                 process.kill()
-        psutil.wait_procs(found, 0.2)
+        psutil.wait_procs(processes, 0.2)
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     with suppress(psutil.Error):
         return process.status() != psutil.STATUS_ZOMBIE
     return False
@@ -553,7 +556,7 @@ def _lives(process: psutil.Process) -> bool:
 
 def _environment(settings: dict[str, Any]) -> dict[str, str]:
     own = {
-        "PYTHONUNBUFFERED": "1",  # What a process has printed before it hangs or dies is shown.
+        "PYTHONUNBUFFERED": "1",  # Output must arrive before the process hangs or dies.
         COOKIE: settings["cookie"],
         "D2LPAR_PROCESS": str(settings["number"]),
         "RANK": str(settings["number"]),
@@ -568,30 +571,30 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
             "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
         }
     if not settings["gpus"] and (settings["devices"] or "JAX_PLATFORMS" not in os.environ):
-        own["JAX_PLATFORMS"] = "cpu"  # All of them would reserve memory of the same GPU.
+        own["JAX_PLATFORMS"] = "cpu"  # Else all of them reserve memory of the same GPU.
     return os.environ | own
 
 
 def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
-    """Pickle a function and its arguments, and find the source of what is in no file.
+    """Pickle a function and its arguments; return with it the source of code that has no file.
 
-    Functions keep the names of their files, which cloudpickle leaves out: errors name them, and so
-    does `diagnose`.
+    cloudpickle replaces the file names of functions by "<dynamic-code>". They are put back, since
+    errors and `diagnose` show them.
     """
     with needs("processes"):
         import cloudpickle
     sources: dict[str, list[str]] = {}
-    known = cloudpickle.Pickler.dispatch_table
+    reducers = cloudpickle.Pickler.dispatch_table
 
-    def reduced(code: CodeType) -> tuple:
+    def reduce_code(code: CodeType) -> tuple:
         file = code.co_filename
         if not os.path.exists(file):  # The cell of a notebook.
             sources[file] = linecache.getlines(file)
-        kind, given = known[CodeType](code)
-        return kind, tuple(file if str(it) == "<dynamic-code>" else it for it in given)
+        constructor, args = reducers[CodeType](code)
+        return constructor, tuple(file if str(arg) == "<dynamic-code>" else arg for arg in args)
 
     class Pickler(cloudpickle.Pickler):
-        dispatch_table: ClassVar = ChainMap({CodeType: reduced}, known)
+        dispatch_table: ClassVar = ChainMap({CodeType: reduce_code}, reducers)
 
     buffer = io.BytesIO()
     Pickler(buffer).dump(call)
@@ -599,26 +602,27 @@ def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
 
 
 def _gpus_here() -> int:
-    """Return how many GPUs JAX finds, in a process of its own: here it may not be set up yet."""
+    """Return how many GPUs JAX finds, without setting JAX up in this process."""
     program = "import d2lpar; print(d2lpar.num_gpus())"
     own = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-    asked = subprocess.run(
+    counted = subprocess.run(
         [sys.executable, "-c", program], env=os.environ | own, capture_output=True, text=True
     )
-    return int(asked.stdout.split()[-1]) if asked.stdout.strip() else 0
+    return int(counted.stdout.split()[-1]) if counted.stdout.strip() else 0
 
 
 def _reserved(port: int) -> socket.socket:
-    """Return a socket that keeps a port, the given one or with 0 one that is free, for JAX.
+    """Return a socket that reserves a port for JAX: the given one, or a free one for 0.
 
-    JAX's coordinator shares its port with whoever wants it as well (gRPC sets SO_REUSEPORT), and
-    the processes of two programs with the same port would meet each other.
+    JAX's coordinator binds its port with SO_REUSEPORT (gRPC's default). So two programs with the
+    same port would both bind it, and their processes would meet each other.
     """
     keeper = socket.socket()
     try:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Though it was just in use.
+        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Accept TIME_WAIT.
         keeper.bind(("127.0.0.1", port))
-        # From now on nobody gets it who does not share it: neither do two that come this way.
+        # From here on only sockets with SO_REUSEPORT can bind the port: JAX's coordinator, but no
+        # other keeper, which binds before it sets that option.
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     except (OSError, OverflowError) as error:

@@ -1,8 +1,7 @@
-"""Turn a jaxpr into the nodes and edges of its computational graph."""
+"""Turn a jaxpr into its computational graph, find the critical path, and lay the graph out."""
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,26 +21,25 @@ else:
 
 
 def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> nx.DiGraph:
-    """Trace a function and return its computational graph: who needs whose result.
+    """Trace a function and return its computational graph: which operator needs which result.
 
     Args:
-        function: What to trace; it is not run.
+        function: The function to trace; it is not run.
         *args: Arguments of the right shapes and dtypes.
         **kwargs: Likewise, by name.
 
     Returns:
         A directed acyclic graph. Each node is an input or an operator of the function's jaxpr,
-        numbered in the order in which the program lists them; an edge leads from a result to the
-        operator that needs it. A call of another jitted function, or a loop, is one node. Nodes
-        have these attributes:
+        numbered in the order of the program. An edge leads from a result to the operator that needs
+        it. A call of another jitted function, or a loop, is one node. Nodes have these attributes:
 
-        * `operator`: `"input"`, the name of the jitted function, or the name of the primitive;
-        * `name`: of an input, what the function calls it, such as `"x"` or `"pair[0]"`, or None;
-        * `shape` and `dtype` of its first result;
-        * `constants`: the numbers written in the program itself;
-        * `device`: the name of the device it runs on, as `device_put` in the program or the
-          arguments decide it, or None where nothing does and JAX takes its default. A
-          `device_put` has the device that it copies to.
+        * `operator`: `"input"`, the name of the jitted function, or the name of the primitive.
+        * `name`: The name of an input in the function, such as `"x"` or `"pair[0]"`, or None.
+        * `shape` and `dtype`: The shape and dtype of the first result.
+        * `constants`: The numbers written in the program itself.
+        * `device`: The name of the device, as `device_put` in the program or the arguments decide
+          it, or None where nothing does and JAX takes its default. A `device_put` has the device
+          that it copies to.
 
     Raises:
         DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
@@ -69,16 +67,16 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
         name: str | None = None,
     ) -> None:
         node = len(graph)
-        of_first = outputs[0].aval if outputs else None
-        # A literal carries its value; a variable does not, and was made by an earlier node.
+        first_result = outputs[0].aval if outputs else None
+        # A literal has a value, `val`; a variable has none, and an earlier node made it.
         constants = [np.asarray(x.val)[()] for x in operands if hasattr(x, "val")]
         needed = [made_by[x] for x in operands if not hasattr(x, "val")]
         graph.add_node(
             node,
             operator=operator,
             name=name,
-            shape=getattr(of_first, "shape", ()),
-            dtype=getattr(of_first, "dtype", None),
+            shape=getattr(first_result, "shape", ()),
+            dtype=getattr(first_result, "dtype", None),
             constants=tuple(constants),
             device=device or _device_of_operands(operator, [graph.nodes[n] for n in needed]),
         )
@@ -88,16 +86,16 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
     for variable, value in zip(jaxpr.constvars, closed.consts, strict=True):
         add("input", [variable], device=_device_of_argument(value))
     arguments = jax.tree.leaves((args, kwargs))
-    names = _names_of_arguments(function, args, kwargs)
+    names = jaxpr.debug_info.safe_arg_names(len(arguments))
     for variable, value, name in zip(jaxpr.invars, arguments, names, strict=True):
-        add("input", [variable], device=_device_of_argument(value), name=name)
+        add("input", [variable], device=_device_of_argument(value), name=name or None)
     for equation in jaxpr.eqns:
         if equation.primitive.name == "device_put":  # One equation may copy a whole tree.
             copies = zip(equation.invars, equation.outvars, equation.params["devices"], strict=True)
             for operand, output, target in copies:
                 add("device_put", [output], [operand], _device_of_target(target))
         else:
-            # A jitted function has a name; the primitive that calls it is `jit` (once `pjit`).
+            # The primitive that calls a jitted function is `jit` (`pjit` in older versions).
             called = equation.primitive.name in ("jit", "pjit")
             operator = equation.params["name"] if called else equation.primitive.name
             add(operator, equation.outvars, equation.invars)
@@ -110,15 +108,15 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     However many devices there are, the program takes at least as long as this chain.
 
     Args:
-        graph: What `computation_graph` returns.
-        seconds: How long each node takes; what is not in it takes none. If None, an operator
-            counts 1 and an input nothing.
+        graph: A graph from `computation_graph`.
+        seconds: How long each node takes; a node that is missing takes no time. If None, an
+            operator counts 1 and an input 0.
 
     Returns:
         The nodes of the chain, in order, from the first that takes time to the last.
 
     Raises:
-        ValueError: If `graph` is none.
+        ValueError: If `graph` is not a graph.
 
     Example:
         >>> import jax.numpy as jnp
@@ -130,7 +128,7 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     if seconds is None:
         seconds = dict.fromkeys(_operators(graph), 1.0)
     cost = {node: seconds.get(node, 0.0) for node in graph}
-    weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of the node it leads to.
+    weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of its end.
     weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
     weighted.add_weighted_edges_from(("start", node, cost[node]) for node in graph)
     path = nx.dag_longest_path(weighted)[1:] if len(graph) else []
@@ -138,18 +136,18 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
 
 
 def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
-    """Return the width of a graph: how many operators there are of which none needs another.
+    """Return the width of a graph: the largest number of operators that do not need one another.
 
-    More devices than that cannot all be busy. By Dilworth's theorem it is the number of operators
-    less the largest matching between operators and those that come after them (D. R. Fulkerson,
+    More devices than that cannot all be busy. By Dilworth's theorem the width is the number of
+    operators minus the largest matching between operators and later operators (D. R. Fulkerson,
     1956, Note on Dilworth's decomposition theorem for partially ordered sets).
 
     Args:
-        graph: What `computation_graph` returns.
+        graph: A graph from `computation_graph`.
         nodes: The nodes that count; all but the inputs if None.
 
     Raises:
-        ValueError: If `graph` is none.
+        ValueError: If `graph` is not a graph.
 
     Example:
         >>> import jax.numpy as jnp
@@ -163,7 +161,7 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
     after = nx.transitive_closure_dag(graph).subgraph(nodes)
     pairs = nx.Graph()
     pairs.add_nodes_from(("before", node) for node in nodes)
-    pairs.add_edges_from((("before", one), ("after", other)) for one, other in after.edges)
+    pairs.add_edges_from((("before", start), ("after", end)) for start, end in after.edges)
     matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
     return len(nodes) - len(matching) // 2
 
@@ -171,8 +169,8 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
 def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
     """Return how long each operator of a graph took, as far as a timeline shows it.
 
-    The n-th call of a function on a device in the program is its n-th run there. What has no
-    run of its own, such as an input, is left out.
+    The n-th call of a function on a device in the program is its n-th run there. Nodes without a
+    run of their own, such as inputs, are left out.
 
     Args:
         graph: The graph of the recorded function, from `computation_graph`. A node without a
@@ -187,47 +185,29 @@ def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
         if not event.device.startswith(PYTHON):
             runs[event.program].setdefault(event.device, deque()).append(event.duration / 1e9)
     default = device_name(*jax.device_put(0).devices())
-    found = {}
+    seconds = {}
     for node, attributes in graph.nodes.items():
         by_device = runs[attributes["operator"]]
         device = attributes["device"]
         if not device:
             device = next(iter(by_device)) if len(by_device) == 1 else default
-        left = by_device.get(device)
-        if left:
-            found[node] = left.popleft()
-    return found
+        if by_device.get(device):
+            seconds[node] = by_device[device].popleft()
+    return seconds
 
 
-def require_graph(graph: Any, what: str) -> None:
-    """Refuse whatever is no graph."""
+def require_graph(graph: Any, caller: str) -> None:
+    """Raise an error unless the argument is a graph."""
     if not isinstance(graph, nx.DiGraph):
         raise ValueError(
-            f"{what} needs a graph, found {type(graph).__name__}: pass what "
-            "computation_graph(function, *args) returns."
+            f"{caller} needs a graph, found {type(graph).__name__}: pass the result of "
+            "computation_graph(function, *args)."
         )
 
 
 def _operators(graph: nx.DiGraph) -> list[int]:
     """Return all nodes but the inputs."""
     return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
-
-
-def _names_of_arguments(function: Callable, args: tuple, kwargs: dict) -> list[str | None]:
-    """Return what the function calls each array of its arguments; None where it has no name."""
-    try:
-        # Arguments by name come last among the leaves, in the order of their names.
-        positional = inspect.signature(function).bind_partial(*args).arguments
-    except (TypeError, ValueError):  # Some built-in functions tell no signature.
-        positional = {}
-    named = [*positional.items(), *sorted(kwargs.items())]
-    names = [
-        name + jax.tree_util.keystr(path)
-        for name, value in named
-        for path, _ in jax.tree_util.tree_leaves_with_path(value)
-    ]
-    leaves = len(jax.tree.leaves((args, kwargs)))
-    return names if len(names) == leaves else [None] * leaves
 
 
 def _device_of_argument(value: Any) -> str | None:
@@ -237,7 +217,7 @@ def _device_of_argument(value: Any) -> str | None:
 
 
 def _device_of_target(target: Any) -> str | None:
-    """Return the name of where `device_put` copies to, or None if the device stays the same."""
+    """Return the name of the target of a `device_put`, or None if the device stays the same."""
     if isinstance(target, jax.Device):
         return _names([target])
     sharding = getattr(target, "sharding", target)  # A layout has a sharding.
@@ -262,7 +242,7 @@ Point = tuple[float, float]
 
 
 class Layout(NamedTuple):
-    """Where nodes and edges are drawn, in boxes across and layers down."""
+    """The positions of nodes and edges: boxes across, and layers down."""
 
     width: float
     height: int
@@ -270,29 +250,36 @@ class Layout(NamedTuple):
     edges: dict[tuple[int, int], list[Point]]
 
 
-_MOST_LANES = 1000  # Beyond, to place them takes long, and nobody can follow the edges anyway.
+_MOST_LANES = 1000  # With more lanes the layout takes long, and no reader can follow the edges.
 
 
 def layout_of(graph: nx.DiGraph) -> Layout:
-    """Return where the nodes of a graph are drawn, and by way of which points its edges.
+    r"""Return the positions of the nodes of a graph, and the points on the way of each edge.
 
-    First the layers, then the order within each, then how far across each node is, as in
-    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures.
+    How it works. Nodes get layers, then an order within each layer, then a position across, as in
+    K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures. An
+    edge that skips layers passes each of them in a lane, narrower than a box; the edges of one node
+    share its lanes. Here "|" is the lane of `a` in the layer of `b`:
+
+        layer 0    a
+                  / \
+        layer 1  b   |
+                  \ /
+        layer 2    c
     """
     depth = {}
     for layer, nodes in enumerate(nx.topological_generations(graph)):
         depth |= dict.fromkeys(nodes, layer)
-    for node in graph:  # An input stands just above who needs it first.
+    for node in graph:  # An input is put just above the first operator that needs it.
         if not graph.in_degree(node) and graph.out_degree(node):
             depth[node] = min(depth[after] for after in graph.successors(node)) - 1
     routes = {}
     for start, end in graph.edges:
-        # A lane is where the edges from a node pass a layer in which they do not end.
         lanes = [(start, layer) for layer in range(depth[start] + 1, depth[end])]
         routes[start, end] = [start, *lanes, end]
     if len(set().union(*routes.values())) > len(graph) + _MOST_LANES:
         routes = {edge: list(edge) for edge in graph.edges}
-    steps = nx.DiGraph()
+    steps = nx.DiGraph()  # From layer to layer, by way of the lanes.
     steps.add_nodes_from(depth)
     for route in routes.values():
         nx.add_path(steps, route)
@@ -309,44 +296,60 @@ def layout_of(graph: nx.DiGraph) -> Layout:
 
 
 def _sort(layers: list[list], steps: nx.DiGraph) -> None:
-    """Sort each layer by the middle of its neighbours, down and up again: few lines cross then."""
+    """Sort each layer by the mean position of its neighbours, so that few edges cross.
+
+    Eight sweeps, down and up in turn, each by the neighbours in the layer before.
+    """
     x = {node: (index + 0.5) / len(layer) for layer in layers for index, node in enumerate(layer)}
     for sweep in range(8):
         down = sweep % 2 == 0
         neighbours = steps.predecessors if down else steps.successors
         for layer in layers if down else reversed(layers):
-            middle = {n: np.mean([x[other] for other in neighbours(n)] or x[n]) for n in layer}
-            layer.sort(key=middle.get)
+            mean = {n: np.mean([x[other] for other in neighbours(n)] or x[n]) for n in layer}
+            layer.sort(key=mean.get)
             x |= {node: (index + 0.5) / len(layer) for index, node in enumerate(layer)}
 
 
 def _columns(layers: list[list], steps: nx.DiGraph, room: dict, width: float) -> dict:
-    """Return how far across each node is, so that lines are as upright as the order allows.
+    """Return the position of each node across, so that edges are as upright as the order allows.
 
-    A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs.
+    A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs. Let
+    x be the positions, and S the matrix with a row for each step, so that S x is how far each step
+    leads aside. Node i of S'S x is then the sum of its distances from its neighbours, 0 in their
+    middle, which decides where upright edges leave a choice:
+
+        minimize    w |S x| + 0.01 |S'S x|, where w is 8 in a chain and 1 elsewhere
+        subject to  x[right] - x[left] >= (room[right] + room[left]) / 2, of neighbours in a layer
+                    room / 2 <= x <= width - room / 2
+
+    A linear program has no |y|, but a bound t with -t <= y <= t, which is minimized instead.
     """
     from scipy.optimize import linprog  # Slow to import, and only graphs need it.
     from scipy.sparse import block_array, eye_array, vstack
 
-    half = np.array([room[node] / 2 for node in steps])
-    beside = nx.DiGraph()
+    half_room = np.array([room[node] / 2 for node in steps])
+    side_by_side = nx.DiGraph()
     for layer in layers:
-        nx.add_path(beside, layer)
-    apart = nx.incidence_matrix(beside, steps, oriented=True).T  # Times x: how far neighbours are.
-    step = nx.incidence_matrix(steps, oriented=True).T
-    # To be kept small: how far each step leads aside, above all in a chain; and, where that leaves
-    # a choice, how far each node is from the middle of its neighbours.
-    aside = vstack([step, step.T @ step])
+        nx.add_path(side_by_side, layer)
+    apart = nx.incidence_matrix(side_by_side, steps, oriented=True).T  # A row for each pair.
+    aside = nx.incidence_matrix(steps, oriented=True).T  # The matrix S.
+    small = vstack([aside, aside.T @ aside])
     weights = [
         8.0 if steps.out_degree(start) == 1 == steps.in_degree(end) else 1.0
         for start, end in steps.edges
     ]
     weights += [0.01] * len(steps)
     bound = eye_array(len(weights))
+    rows = [  # The columns of the matrix are x and t. Each row times (x, t) is at least `least`.
+        [small, bound],  # y >= -t
+        [-small, bound],  # y <= t
+        [apart, None],
+    ]
+    least = [np.zeros(2 * len(weights)), abs(apart) @ half_room]
     solution = linprog(
         [0.0] * len(steps) + weights,
-        A_ub=-block_array([[aside, bound], [-aside, bound], [apart, None]]),
-        b_ub=-np.concatenate([np.zeros(2 * len(weights)), abs(apart) @ half]),
-        bounds=[*zip(half, width - half, strict=True)] + [(0, None)] * len(weights),
+        A_ub=-block_array(rows),
+        b_ub=-np.concatenate(least),
+        bounds=[*zip(half_room, width - half_room, strict=True)] + [(0, None)] * len(weights),
     )
     return dict(zip(steps, solution.x, strict=False))

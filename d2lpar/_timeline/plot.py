@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -38,17 +39,17 @@ COLORS = {
     "wait": "#BBBBBB",
     "annotation": "#44AA99",
 }
-"""One color for one thing throughout the book, safe for color-blind readers.
+"""The colors of the book: each means the same in every figure, safe for color-blind readers.
 
 Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
 Universal Design (2008); olive, teal, wine and sand from P. Tol, Color Schemes (2021).
 """
 
 WIDTH = 5.6
-"""Inches of a figure that is as wide as the text.
+"""Inches of a figure as wide as the text.
 
-With type of 10.5 points, it is 9 pixels high on a phone, where the text is 350 pixels wide, and 18
-at a desk, where it is 688.
+Type of 10.5 points is then 9 pixels high on a phone, where the text is 350 pixels wide, and 18 on a
+desktop, where the text is 688 pixels wide.
 """
 
 _DEVICES = {"CPU": (DEVICE, "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
@@ -61,7 +62,7 @@ def device_color(name: str) -> str:
         name: A device, such as `"CPU 0"`, or a row of a timeline, which may be Python's.
 
     Returns:
-        A color of matplotlib; with more than three devices of one kind they come again.
+        A color of matplotlib; CPU 3 and CPU 0 have the same, since each kind has three colors.
 
     Example:
         >>> device_color("CPU 0") == device_color("CPU 3") != device_color("CPU 1")
@@ -77,22 +78,23 @@ def device_color(name: str) -> str:
 
 
 def use_style() -> None:
-    """Set matplotlib's style to that of the book: vector graphics, sized for a phone, on white.
+    """Set matplotlib's style to the book's: vector graphics, sized for a phone, on white.
 
-    The book's style sheet turns them dark in dark mode. Call it once, in a notebook's first cells.
+    In dark mode, the book's style sheet inverts the figures. Call `use_style` once, in one of the
+    first cells of a notebook.
     """
     plt.rcParams.update(
         {
             "figure.figsize": (WIDTH, 2.4),
             "figure.constrained_layout.use": True,
             "figure.facecolor": "white",
-            "savefig.pad_inches": 0.04,  # What the layout leaves free, so that WIDTH is kept.
+            "savefig.pad_inches": 0.04,  # The layout's own margin, so that the page keeps WIDTH.
             "font.size": 10.5,
             "axes.titlesize": "medium",
             "axes.spines.top": False,
             "axes.spines.right": False,
             "axes.grid": True,
-            "axes.axisbelow": True,  # Lines over a bar would look like its ends.
+            "axes.axisbelow": True,  # Grid lines over a bar would look like its ends.
             "grid.color": "#dddddd",
             "grid.linewidth": 0.6,
             "legend.frameon": False,
@@ -100,8 +102,8 @@ def use_style() -> None:
             "svg.hashsalt": "d2lpar",  # The same figure is the same file.
         }
     )
-    # Only a notebook has an inline backend to tell, and has imported IPython. Elsewhere, telling it
-    # would make a shell, and whoever asks for one would take this for a notebook.
+    # Only a notebook has imported IPython and has a shell. In a script, set_matplotlib_formats
+    # would create a shell, and other libraries would then take the script for a notebook.
     ipython = sys.modules.get("IPython")
     if ipython and ipython.get_ipython():
         from matplotlib_inline.backend_inline import set_matplotlib_formats
@@ -113,17 +115,19 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     """Draw a computational graph in layers, each operator below those that it needs.
 
     Args:
-        graph: What `computation_graph` returns. Nodes that have a device are drawn in its color.
-        path: Nodes of a path to be set off, such as the `critical_path`.
+        graph: A graph from `computation_graph`. Nodes that have a device are drawn in its color.
+        path: Nodes of a path to be drawn bold, such as the `critical_path`.
 
     Returns:
-        The axes. With more than a dozen nodes each shows its operator only, not its shape. An edge
-        that skips layers leads around their boxes, unless the graph is too large to be read.
+        The axes. Each node shows its operator and, in a graph of up to a dozen nodes, its shape. An
+        edge that skips layers leads around their boxes, unless the graph is too large to be read.
 
     Raises:
-        ValueError: If `graph` is none.
+        ValueError: If `graph` is not a graph.
     """
     require_graph(graph, "plot_graph()")
+    from matplotlib.path import Path
+
     detailed = len(graph) <= 12
     width, height = (1.95, 0.7) if detailed else (1.08, 0.5)  # Inches for each box.
     layout = layout_of(graph)
@@ -132,8 +136,18 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     axes.set_axis_off()
     on_path = set(itertools.pairwise(path))
     for edge in sorted(graph.edges, key=on_path.__contains__):  # Bold last: edges share lanes.
+        # In each layer, two points: at the head and at the foot of the box, or of the lane.
         points = [(x, y + side) for x, y in layout.edges[edge] for side in (0.3, -0.3)]
-        arrow(axes, *points[1:-1], bold=edge in on_path)
+        bold = edge in on_path
+        axes.add_patch(
+            patches.FancyArrowPatch(
+                path=Path(points[1:-1]),
+                arrowstyle="-|>",
+                mutation_scale=11,
+                color="black" if bold else "#555555",
+                linewidth=2.2 if bold else 1.0,
+            )
+        )
     for node, attributes in graph.nodes.items():
         numbers = "".join(f" {value}" for value in attributes["constants"] if np.ndim(value) == 0)
         text = f"{attributes['name'] or attributes['operator']}{numbers}"
@@ -143,8 +157,19 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
         color = COLORS["host" if attributes["operator"] == "input" else "device"]
         if attributes["device"]:
             color = device_color(attributes["device"])
-        place = layout.nodes[node]
-        box(axes, *place, 0.84, text, color, height=0.52, bold=node in path, size=size)
+        x, y = layout.nodes[node]
+        axes.add_patch(
+            patches.FancyBboxPatch(
+                (x - 0.42, y - 0.26),
+                0.84,
+                0.52,
+                boxstyle="round,pad=0.0416",
+                facecolor="white",
+                edgecolor=color,
+                linewidth=2.6 if node in path else 1.6,
+            )
+        )
+        axes.text(x, y, text, ha="center", va="center", size=size)
     margin = max(0.0, WIDTH / width - layout.width) / 2
     axes.set(xlim=(-margin, layout.width + margin), ylim=(-layout.height + 0.5, 0.5))
     devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
@@ -163,17 +188,18 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
     """Draw timelines as Gantt charts, one above the other on one scale of time.
 
     Args:
-        timelines: What `record_trace` returns, by the title to be shown. Each run of a program is
-            a bar; runs too short to be seen apart are drawn as one.
+        timelines: Timelines from `record_trace`, by the title of their chart. Each run of a program
+            is a bar; runs too short to be told apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline. Python's row is on top, blue where it dispatches, white
-        where it waits, and in a color of its own for each name that the function itself gave to
-        something (`jax.profiler.TraceAnnotation`), a number at its end aside; below is a row for
-        each device and copy engine. Copies are hatched. A legend says which of these there are.
+        The axes, one for each timeline. Python's row is on top: blue where it dispatches and white
+        where it waits. Each name that the function gave to a part of itself
+        (`jax.profiler.TraceAnnotation`) has a color of its own, and names that differ only by a
+        final number share one. Below is a row for each device and copy engine. Copies are hatched.
+        A legend names the kinds of bars that are there.
 
     Raises:
-        ValueError: If there is none.
+        ValueError: If there is no timeline.
     """
     if not isinstance(timelines, Mapping) or not timelines:
         raise ValueError(
@@ -186,70 +212,66 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
     charts = figure.subplots(
         len(timelines), 1, sharex=True, squeeze=False, gridspec_kw={"height_ratios": heights}
     )[:, 0]
-    longest = max(timeline.elapsed for timeline in timelines.values()) or 1e-9
-    every = [event for timeline in timelines.values() for event in timeline.events]
-    looks = _looks(every)
+    events = [event for timeline in timelines.values() for event in timeline.events]
+    longest = max((event.end for event in events), default=0) or 1
+    styles = _styles(events)
     for axes, (title, timeline) in zip(charts, timelines.items(), strict=True):
-        _draw_timeline(axes, timeline, longest, looks)
+        _draw_timeline(axes, timeline, longest, styles)
         axes.set_title(title, loc="left")
-    _draw_legend(figure, every, looks)
+    _draw_legend(figure, events, styles)
     format_axis(charts[-1].xaxis, "s")
-    charts[-1].set_xlim(0, longest)
+    charts[-1].set_xlim(0, longest / 1e9)
     charts[-1].xaxis.set_major_locator(ticker.MaxNLocator(6))
     watched = frozenset().union(*(timeline.watched for timeline in timelines.values()))
-    source = Timeline(tuple(every), watched).source.replace("; ", ";\n")
+    source = Timeline(tuple(events), watched).source.replace("; ", ";\n")
     charts[-1].set_xlabel(f"time since the call, {source}")
     return list(charts)
 
 
-# How the kinds of events look. A run is lighter than its color, for the name on it: black here, and
-# white on what the light becomes in the dark.
-_BARS = {
+# The style of each kind of bar, in the order of the legend; annotations stand between the kinds of
+# Python's row and the kinds of the devices' rows. Runs are pale, so that their names can be read:
+# black in light mode, and white in dark mode, where the page inverts the figure.
+_PYTHON_STYLES = {
     "dispatch": {},
     "waits": {"facecolor": "white", "edgecolor": COLORS["wait"], "linewidth": 1.0},
-    "runs": {"alpha": 0.7},
-    "copy": {"hatch": "////", "alpha": 0.75},
 }
-_ORDER = ("dispatch", "waits"), ("runs", "copy")  # With names between.
+_DEVICE_STYLES = {"runs": {"alpha": 0.7}, "copy": {"hatch": "////", "alpha": 0.75}}
 _KINDS = {"dispatch": "dispatch", "wait": "waits", "": "runs", COPY: "copy"}
-_ANNOTATIONS = (COLORS["annotation"], "#DDCC77", "#999933")
+_ANNOTATION_COLORS = (COLORS["annotation"], "#DDCC77", "#999933")
 
 
 def _kind(event: Event) -> str:
-    """Return what an event is called in the legend: of "read #1" and "read #2", both are "read"."""
+    """Return the name of an event in the legend: "read" for "read #1" as for "read #2"."""
     if event.operator == ANNOTATION:
         return re.sub(r"\W*\d+$", "", event.program) or event.program
     return _KINDS[event.operator]
 
 
-def _looks(events: Sequence[Event]) -> dict[str, dict[str, Any]]:
-    """Return how each kind looks that there is, in the order of the legend."""
+def _styles(events: Sequence[Event]) -> dict[str, dict[str, Any]]:
+    """Return the style of each kind among the events, in the order of the legend."""
     names = dict.fromkeys(_kind(event) for event in events if event.operator == ANNOTATION)
-    named = {
-        name: {"facecolor": color}
-        for name, color in zip(names, itertools.cycle(_ANNOTATIONS), strict=False)
-    }
-    python, devices = ({kind: _BARS[kind] for kind in kinds} for kinds in _ORDER)
+    colors = zip(names, itertools.cycle(_ANNOTATION_COLORS), strict=False)
+    annotations = {name: {"facecolor": color} for name, color in colors}
     kinds = {_kind(event) for event in events}
-    return {kind: look for kind, look in (python | named | devices).items() if kind in kinds}
+    styles = _PYTHON_STYLES | annotations | _DEVICE_STYLES
+    return {kind: style for kind, style in styles.items() if kind in kinds}
 
 
 def _draw_legend(
-    figure: plt.Figure, events: Sequence[Event], looks: Mapping[str, Mapping[str, Any]]
+    figure: plt.Figure, events: Sequence[Event], styles: Mapping[str, Mapping[str, Any]]
 ) -> None:
-    """Say what the bars are; devices differ in color."""
+    """Name the kinds of bars; one that several devices have shows the color of each."""
     from matplotlib.legend_handler import HandlerTuple
 
     handles = {}
-    for kind, look in looks.items():
-        colors = {
-            look.get("facecolor") or device_color(e.device) for e in events if _kind(e) == kind
-        }
+    for kind, style in styles.items():
+        rows = {event.device for event in events if _kind(event) == kind}
+        colors = {style.get("facecolor") or device_color(row) for row in rows}
         handles[kind] = tuple(
-            patches.Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **look})
+            patches.Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **style})
             for color in sorted(colors)
         )
-    letters = [len(kind) + 5 for kind in handles]  # With the patch before it.
+    letters = [len(kind) + 5 for kind in handles]  # The patch is as wide as five letters.
     figure.legend(
         handles.values(),
         handles,
@@ -262,38 +284,29 @@ def _draw_legend(
 
 
 def _draw_timeline(
-    axes: plt.Axes, timeline: Timeline, longest: float, looks: Mapping[str, Mapping[str, Any]]
+    axes: plt.Axes, timeline: Timeline, longest: int, styles: Mapping[str, Mapping[str, Any]]
 ) -> None:
     rows = timeline.rows
     for height, row in enumerate(reversed(rows)):
-        kinds: dict[str, list[tuple[float, float, str]]] = {kind: [] for kind in looks}
+        by_kind = defaultdict(list)
         for event in timeline.row(row):
-            span = (event.start / 1e9, event.duration / 1e9, event.program)
-            kinds[_kind(event)].append(span)
-        # Names lie under the calls that are made meanwhile, and of names the longer ones.
-        order = sorted(kinds, key=lambda kind: (kind in _BARS, -_longest(kinds[kind])))
+            by_kind[_kind(event)].append(event)
+        annotations = by_kind.keys() - {*_KINDS.values()}
+        # Annotations lie below the calls made inside them, and long bars below short ones.
+        longest_of = {kind: max(e.duration for e in events) for kind, events in by_kind.items()}
+        order = sorted(by_kind, key=lambda kind: (kind not in annotations, -longest_of[kind]))
         for number, kind in enumerate(order):
-            bars = _merge_narrow(kinds[kind], narrow=longest / 500)
-            bars = _widen(bars, longest, minimum=longest / (500 if kind == "waits" else 280))
-            color = looks[kind].get("facecolor", device_color(row))
-            axes.broken_barh(
-                [(start, width) for start, width, _ in bars],
-                (height - 0.36, 0.72),
-                **{
-                    "facecolor": color,
-                    "edgecolor": ["white" if name else color for *_, name in bars] or color,
-                    "linewidth": 0.5,
-                    **looks[kind],
-                },
-            )
-            above = [span for other in order[number + 1 :] for span in kinds[other]]
-            for start, width, name in bars:
-                start, width = _free(start, width, above) if kind not in _BARS else (start, width)
-                if name and width > longest * (0.017 * len(name) + 0.003):
+            bars = _merge_narrow(by_kind[kind], longest / 500)
+            style = {"facecolor": device_color(row), **styles[kind]}
+            _draw_bars(axes, height, bars, style, longest)
+            above = [event for other in order[number + 1 :] for event in by_kind[other]]
+            for bar in bars:
+                start, end = _uncovered(bar, above) if kind in annotations else (bar.start, bar.end)
+                if bar.program and end - start > longest * (0.017 * len(bar.program) + 0.003):
                     axes.text(
-                        start + width / 2,
+                        (start + end) / 2e9,
                         height,
-                        "waits" if kind == "waits" else name,
+                        "waits" if kind == "waits" else bar.program,
                         ha="center",
                         va="center",
                         color="white" if kind == "dispatch" else "black",
@@ -303,61 +316,52 @@ def _draw_timeline(
     axes.grid(axis="y", visible=False)
     if all(row.startswith(PYTHON) for row in rows):
         above = len(rows) / 2 if rows else 0.5
-        axes.text(longest / 2, above, "no device had anything to do", ha="center", va="center")
+        axes.text(longest / 2e9, above, "no device had anything to do", ha="center", va="center")
 
 
-def _longest(spans: Sequence[tuple[float, float, str]]) -> float:
-    return max((width for _, width, _ in spans), default=0.0)
+def _draw_bars(
+    axes: plt.Axes, height: int, bars: Sequence[Event], style: Mapping[str, Any], longest: int
+) -> None:
+    """Draw bars of one kind; narrow bars are lines, whose width is in points and not in seconds."""
+    bottom, top, color = height - 0.36, height + 0.36, style["facecolor"]
+    wide = [bar for bar in bars if bar.duration > longest / 280]
+    edges = ["white" if bar.program else color for bar in wide]
+    axes.broken_barh(
+        [(bar.start / 1e9, bar.duration / 1e9) for bar in wide],
+        (bottom, top - bottom),
+        **{"edgecolor": edges, "linewidth": 0.5, **style},
+    )
+    # A white margin sets a line off from wide bars of the same color; all lines lie above all
+    # margins. Waits are hollow and need none.
+    lines = [(bar.start + bar.end) / 2e9 for bar in bars if bar.duration <= longest / 280]
+    margin = {"color": "white", "linewidth": 1.6 if color == "white" else 2.6, "zorder": 1.5}
+    line = {"color": style.get("edgecolor", color), "linewidth": 1.6, "zorder": 2}
+    axes.vlines(lines, bottom, top, **margin, clip_on=False)
+    axes.vlines(lines, bottom, top, **line, alpha=style.get("alpha"), clip_on=False)
 
 
-def _free(
-    start: float, width: float, above: Sequence[tuple[float, float, str]]
-) -> tuple[float, float]:
-    """Return the widest part of a bar on which none of those above it lies."""
-    free, at, end = (start, 0.0), start, start + width
-    for first, length, _ in sorted([*above, (end, 0.0, "")]):
-        if start < first + length and first <= end:
-            free = max(free, (at, first - at), key=lambda part: part[1])
-            at = max(at, first + length)
-    return free
+def _uncovered(bar: Event, above: Sequence[Event]) -> tuple[int, int]:
+    """Return the start and end of the widest part of a bar that no bar above covers."""
+    widest, start = (bar.start, bar.start), bar.start
+    for cover_start, cover_end in [*sorted((e.start, e.end) for e in above), (bar.end, bar.end)]:
+        part = start, min(cover_start, bar.end)
+        widest = max(widest, part, key=lambda part: part[1] - part[0])
+        start = max(start, cover_end)
+    return widest
 
 
-def _widen(
-    bars: Sequence[tuple[float, float, str]], longest: float, minimum: float
-) -> list[tuple[float, float, str]]:
-    """Make bars as wide as can be seen, at the cost of wide ones beside them; such have no name."""
-    gap, wide = longest / 500, 3 * minimum
-    found: list[tuple[float, float, str]] = []
-    for number, (start, width, name) in enumerate(bars):
-        if width < minimum:
-            following = [first for first, length, _ in bars[number + 1 :][:1] if length < wide]
-            room = min((0.7 * (first - start) for first in following), default=minimum)
-            width, name = max(width, min(minimum, room)), ""
-            start = min(start, longest - width)  # Beyond the end it would be cut off.
-        if found and (excess := found[-1][0] + found[-1][1] + gap - start) > 0:
-            first, length, before = found[-1]
-            if not name and length > wide:
-                found[-1] = first, length - excess, before
-            elif not before and width > wide:
-                start, width = start + excess, width - excess
-        found.append((start, width, name))
-    return found
-
-
-def _merge_narrow(
-    spans: Sequence[tuple[float, float, str]], narrow: float
-) -> list[tuple[float, float, str]]:
-    """Merge bars that could not be told apart; a merged or narrow one has no name."""
-    merged: list[tuple[float, float, str]] = []
-    for start, width, name in spans:
-        if width > narrow:
-            merged.append((start, width, name))
-        elif merged and not merged[-1][2] and start - sum(merged[-1][:2]) < narrow:
-            first, before, _ = merged[-1]
-            merged[-1] = (first, max(before, start + width - first), "")
+def _merge_narrow(events: Sequence[Event], narrow: float) -> list[Event]:
+    """Merge events too close to be told apart; a merged or narrow one has no name."""
+    bars: list[Event] = []
+    for event in events:
+        if event.duration > narrow:
+            bars.append(event)
+        elif bars and not bars[-1].program and event.start - bars[-1].end < narrow:
+            end = max(bars[-1].end, event.end)
+            bars[-1] = bars[-1]._replace(duration=end - bars[-1].start)
         else:
-            merged.append((start, width, ""))
-    return merged
+            bars.append(event._replace(program=""))
+    return bars
 
 
 def plot_curves(
@@ -369,35 +373,35 @@ def plot_curves(
     xunit: str = "",
     models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> plt.Axes:
-    """Draw measured quantities over a parameter, and what models say beside them.
+    """Draw measured quantities over a parameter, and the predictions of models as lines.
 
     Args:
         xs: The values of the parameter.
         curves: The quantities of each curve, one for each value in `xs`, by the name of the curve;
             up to four curves.
         xlabel: The parameter.
-        ylabel: What was measured.
+        ylabel: The measured quantity.
         xunit: The unit of the parameter, `"s"` or `"B"`, if it has one.
-        models: Values of the parameter and what a model says for them, by the name of the model;
-            up to three.
+        models: Values of the parameter and a model's predictions for them, by the name of the
+            model; up to three.
 
     Returns:
         The axes with medians and their 95 % intervals; both scales are logarithmic.
 
     Raises:
-        ValueError: If there is no curve, or there are more than that.
+        ValueError: If there is no curve, or too many curves or models.
     """
     models = models or {}
     if not len(xs) or not curves:
         raise ValueError("plot_curves() needs a value of the parameter and a curve, or more.")
     if len(curves) > 4 or len(models) > 3:
         raise ValueError(
-            "plot_curves() has looks for four curves and three models, found "
+            "plot_curves() has styles for four curves and three models, found "
             f"{len(curves)} and {len(models)}: draw two figures."
         )
     axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()
-    looks = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
-    for (label, quantities), (role, marker) in zip(curves.items(), looks, strict=False):
+    styles = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
+    for (label, quantities), (role, marker) in zip(curves.items(), styles, strict=False):
         axes.errorbar(
             xs,
             [q.median for q in quantities],
@@ -425,18 +429,22 @@ def error_bars(quantities: Sequence[Quantity]) -> np.ndarray:
 
 
 def interval_ends(quantity: Quantity) -> tuple[float, float]:
-    """Return the ends of the interval, clipped to the samples, as it may be infinite."""
+    """Return the ends of the interval, clipped to the samples: an interval may be infinite."""
     low, high = quantity.interval
     return max(low, min(quantity.samples)), min(high, max(quantity.samples))
 
 
 def format_log_axis(axis: Axis, unit: str) -> None:
-    """Label a logarithmic axis, in smaller steps if it spans little, and evenly if hardly any."""
+    """Label a logarithmic axis in steps that leave at least three labels.
+
+    From a factor of 200 on, every power of ten has a label; below, 1, 2 and 5 times each; below a
+    factor of 10, finer steps, and even ones where those give too few.
+    """
     low, high = axis.get_view_interval()
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5) if high / low < 200 else (1,)))
     finer = ticker.LogLocator(subs=(1, 1.5, 2, 3, 5, 7)), ticker.MaxNLocator(6, steps=[1, 2, 5, 10])
     for locator in finer if high / low < 10 else ():
-        if sum(low <= place <= high for place in axis.get_majorticklocs()) < 3:
+        if sum(low <= tick <= high for tick in axis.get_majorticklocs()) < 3:
             axis.set_major_locator(locator)
     axis.set_minor_formatter(ticker.NullFormatter())
     if unit or high < 1e4:
@@ -444,7 +452,7 @@ def format_log_axis(axis: Axis, unit: str) -> None:
 
 
 def format_axis(axis: Axis, unit: str) -> None:
-    """Label an axis with numbers that carry their unit; a large one without any has a prefix."""
+    """Label an axis with numbers and their unit; large numbers without a unit get a prefix."""
     with_prefix = ticker.EngFormatter()
 
     def label(value: float, _: object) -> str:
@@ -453,45 +461,3 @@ def format_axis(axis: Axis, unit: str) -> None:
         return with_prefix(value) if not unit and value >= 1e4 else format_value(value, unit)
 
     axis.set_major_formatter(ticker.FuncFormatter(label))
-
-
-def box(
-    axes: plt.Axes,
-    x: float,
-    y: float,
-    width: float,
-    text: str,
-    color: str,
-    height: float = 1.0,
-    bold: bool = False,
-    size: str | None = None,
-) -> None:
-    """Draw a box with rounded corners around a text; its middle is at `x` and `y`."""
-    pad = 0.08 * height
-    axes.add_patch(
-        patches.FancyBboxPatch(
-            (x - width / 2, y - height / 2),
-            width,
-            height,
-            boxstyle=f"round,pad={pad}",
-            facecolor="white",
-            edgecolor=color,
-            linewidth=2.6 if bold else 1.6,
-        )
-    )
-    axes.text(x, y, text, ha="center", va="center", size=size)
-
-
-def arrow(axes: plt.Axes, *points: tuple[float, float], bold: bool = False) -> None:
-    """Draw an arrow along some points, by the shortest way."""
-    from matplotlib.path import Path
-
-    axes.add_patch(
-        patches.FancyArrowPatch(
-            path=Path(points),
-            arrowstyle="-|>",
-            mutation_scale=11,
-            color="black" if bold else "#555555",
-            linewidth=2.2 if bold else 1.0,
-        )
-    )

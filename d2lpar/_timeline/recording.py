@@ -1,17 +1,31 @@
-"""Record a timeline: what a function does on every device, and when, from JAX's profiler.
+"""Record a timeline of a function with JAX's profiler: what each device ran, and when.
 
 How it works. `record_trace` runs the function under JAX's profiler, inside an annotation of its
-own, and reads the trace (an XSpace, the protocol buffer that TensorBoard and Perfetto are given)
-back with `jax.profiler.ProfileData`. Each thread of the host is a line of events there: calls of
-jitted functions make Python's row, operators of a CPU device carry its number, and a GPU has a line
-for each stream. Waiting leaves no event, so what waits for a value, such as `float`, is annotated
-while a recording is under way, and the annotations of the recorded function itself get names by
-which they can be told from the runtime's own. Some work leaves no event either, such as copies
-between CPU devices: so a thread for each device also notes when its results become ready, one after
-the other.
+own, and reads the trace back with `jax.profiler.ProfileData`. (A trace is an XSpace, the protocol
+buffer that TensorBoard and Perfetto read.) The host has a line of events for each thread, and a GPU
+one for each stream. From these lines, where time goes to the right::
+
+    main thread    [d2lpar.record_trace                                             ]
+                     [PjitFunction(f)] [d2lpar.wait float      ]
+                                        [np.asarray(jax.Array)]
+    worker                  [dot][tanh][wait for completion]       CPU 0, run 7
+    another worker                       [dot] [end: dot]          CPU 0, run 7
+    watching                                        [d2lpar.watch_results          ]
+
+come these rows. Of nested calls, Python's row has the outermost. An operator of a CPU carries the
+numbers of its device and its run, and a run lasts until its other threads are done::
+
+    Python           [dispatch f     ] [wait float             ]
+    CPU 0                   [dot][tanh][other threads       ]      all of them a run of f
+
+JAX records no event where Python waits. So functions that wait for a value, such as `float`, are
+annotated during a recording. The recorded function's own annotations get a prefix, which tells them
+from the runtime's. Some work leaves no event either, such as copies between CPU devices. So a
+thread for each device waits for its results, one after the other, and notes when each is ready.
 """
 
 import contextlib
+import math
 import sys
 import tempfile
 import threading
@@ -34,7 +48,7 @@ from d2lpar._jax.profiler import (
 )
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
-from d2lpar._measure.waiting import ExplainDonation, to_ask, wait_all, wait_for
+from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
 from d2lpar._plain.cores import Control
 from d2lpar._plain.errors import (
     CompilationError,
@@ -44,14 +58,14 @@ from d2lpar._plain.errors import (
 )
 from d2lpar._timeline.timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 
-# What the profiler calls the call that is being recorded, the time that one of our threads watches
-# its results, that Python waits, in a call of that name, and what is annotated, by that name.
+# Names of events in the trace: the recorded call and a thread that watches results; then prefixes,
+# of a call that waits and of an annotation of the recorded function.
 RECORDED = "d2lpar.record_trace"
 WATCHING = "d2lpar.watch_results"
 WAITING = "d2lpar.wait "
 ANNOTATED = "d2lpar.annotation "
 
-# What waits for a value of an array, of the class of arrays.
+# The methods of an array that wait for its value.
 _WAITS = ("block_until_ready", "item", "tolist", "__float__", "__int__", "__bool__")
 
 
@@ -60,40 +74,40 @@ def record_trace(
 ) -> tuple[Any, Timeline]:
     """Record a timeline of a function with JAX's profiler, until its results are ready.
 
-    The times come from JAX's profiler. A device that has results but no events there, which is so
-    for copies between CPU devices and on a back end without a profiler, gets its row from when its
-    results became ready: each from when the one before it was ready. Where results come in pairs
-    `(array, copy)`, of one shape on two devices, the copy starts no earlier than its array is ready
-    and Python asks for it; so return the pairs in the order in which you ask for the copies. What
-    is ready when the function returns, since the function waited for it, is drawn as the call that
-    asked for it.
+    The times come from JAX's profiler. Some devices have results but no events in the profile: with
+    copies between CPU devices, and on a back end without a profiler. A thread then watches when
+    their results are ready, and each result's bar begins where the one before it ends. If a result
+    is a pair `(array, copy)`, of one shape on two devices, the copy's bar begins no earlier than
+    the array is ready and Python asks for the copy. So ask for the copies in the order of the pairs
+    that you return. A copy that is ready when the function returns, since the function waited
+    for it, is drawn as the call that asked for it.
 
     Python's row shows where it dispatches, where it waits for a value (`jax.block_until_ready`,
-    `float`, `int`, `bool`, `item`, `tolist`, `np.asarray`, `np.array`), and whatever else the
-    function gives a name to: `with jax.profiler.TraceAnnotation("read"):`. Other threads that
-    dispatch or annotate have rows of their own.
+    `float`, `int`, `bool`, `item`, `tolist`, `np.asarray`, `np.array`), and each part to which the
+    function gives a name: `with jax.profiler.TraceAnnotation("read"):`. Other threads that dispatch
+    or annotate have rows of their own.
 
     Recording takes time: on a machine with two cores some 0.4 µs for each operator that runs, 2 µs
     for each call, and half a millisecond besides. So it matters where operators or calls are small:
-    a loop of 5,000 products of 64 x 64 matrices took 1.3 times as long. How much slower yours
-    was, `timeline.slowdown(measure(f, x).total)` says.
+    a loop of 5,000 products of 64 x 64 matrices took 30 % longer. For the slowdown of your own
+    function, ask `timeline.slowdown(measure(f, x).total)`.
 
     Args:
-        function: What to record. Call it once before, so that nothing compiles now. If it donates
-            an argument, hand over `carried(function, ...)`, which can be called twice.
+        function: The function to record. Call it once before, so that nothing compiles now. If it
+            donates an argument, pass `carried(function, ...)`, which can be called twice.
         *args: Its arguments.
         **kwargs: Likewise, by name.
 
     Returns:
-        What the function returned, ready, and the timeline.
+        The result of the function, ready, and the timeline.
 
     Raises:
         CompilationError: If XLA compiles something meanwhile.
-        D2lparError: If a recording is already under way, since JAX has one profiler; or if JAX
-            traces.
+        D2lparError: If a recording is already under way, since JAX has one profiler; or if JAX is
+            tracing.
         TypeError: If `function` cannot be called.
         ValueError: If it needs an array that was deleted, or donated to an earlier call.
-        Exception: Whatever the function raises; the recording is ended before.
+        Exception: Any exception of the function, once the recording has ended.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -111,9 +125,9 @@ def record_trace(
 
 
 def _record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "_Recording":
-    """Record a function; what the profiler has written is not read yet, which takes longest."""
+    """Record a function, but leave the trace unread: reading takes longest."""
     name = getattr(function, "__name__", type(function).__name__)
-    wait_all()  # What is still queued is not part of it.
+    wait_all()  # Earlier work that is still queued is not part of the recording.
     with tempfile.TemporaryDirectory() as folder:
         with _profiler(folder), record_compilations() as compiled:
             began = time.perf_counter_ns()
@@ -142,24 +156,24 @@ def record_typical(
 ) -> tuple[Any, Timeline]:
     """Record a function several times, and return the recording of median length.
 
-    A single recording may be disturbed: if another process had the core for some milliseconds, a
-    picture of it shows a pause that the program does not have. Until the last recording is done,
-    the results of all of them are kept.
+    A single recording may be disturbed: if another process had the core for some milliseconds, its
+    picture shows a pause that the program does not have. The results of all recordings are kept
+    until the last one is done.
 
     Args:
-        function: What to record, as for `record_trace`.
+        function: The function to record, as for `record_trace`.
         *args: Its arguments.
         times: How many times to record it; of an even number, the shorter of the middle two counts.
-        control: What decides which recordings count, such as `free_cores(2)`; it is asked after
-            each. If it never held, all of them do.
+        control: A control that decides after each recording whether the recording counts, such as
+            `free_cores(2)`. If it never held, all recordings count.
         **kwargs: Arguments of the function, by name.
 
     Returns:
-        What the function returned in that recording, ready, and the timeline.
+        The result of the function in that recording, ready, and the timeline.
 
     Raises:
         ValueError: If `times` is no integer of at least 1.
-        Exception: Whatever `record_trace` raises.
+        Exception: Any exception of `record_trace`.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -173,18 +187,18 @@ def record_typical(
     require_function("record_typical", function)
     require_count("times", times, at_least=1)
     require_values("record_typical()")
-    every, held = [], []
+    recordings, undisturbed = [], []
     for _ in range(times):
-        every.append(_record(function, *args, **kwargs))
+        recordings.append(_record(function, *args, **kwargs))
         if control and control.probe() < control.below:
-            held.append(every[-1])
-    by_length = sorted(held or every, key=lambda recording: recording.seconds)
+            undisturbed.append(recordings[-1])
+    by_length = sorted(undisturbed or recordings, key=lambda recording: recording.seconds)
     typical = by_length[(len(by_length) - 1) // 2]
     return typical.result, typical.timeline
 
 
 class _Recording(NamedTuple):
-    """What a function returned, when its results were ready, and what the profiler has written."""
+    """The result of a function, when its arrays were ready, and the serialized trace."""
 
     result: Any
     results: Sequence["Result"]
@@ -193,10 +207,9 @@ class _Recording(NamedTuple):
 
     @property
     def timeline(self) -> Timeline:
-        """What the profiler has seen, and rows for devices of which it has seen nothing."""
+        """The events of the trace, and rows for devices that have none there."""
         events = read_events(self.data) if self.data else ()
-        seen = {event.device for event in events}
-        watched = {result.device for result in self.results} - seen
+        watched = {result.device for result in self.results} - {event.device for event in events}
         events = in_order([*events, *rows_of(self.results, watched, events)])
         return Timeline(events, frozenset(watched), self.seconds)
 
@@ -205,11 +218,11 @@ def read_trace(path: str | Path) -> Timeline:
     """Read a trace that `jax.profiler.trace` has written.
 
     Args:
-        path: An `.xplane.pb` file, or the folder that was given to the profiler, of which the
-            newest trace is taken.
+        path: An `.xplane.pb` file, or the folder that was given to the profiler; its newest trace
+            is read.
 
     Returns:
-        The timeline, in which 0 is the start of the first event.
+        The timeline. Its first event starts at 0.
 
     Raises:
         D2lparError: If there is no trace, the file is cut off or something else, it has no event
@@ -252,7 +265,11 @@ folder that was given to jax.profiler.trace.
 
 @contextlib.contextmanager
 def _profiler(folder: str) -> Iterator[None]:
-    """Run JAX's profiler for the length of a `with` block."""
+    """Run JAX's profiler for the length of a `with` block, with waits and annotations recorded."""
+    waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
+    # NumPy reads an array on a CPU device through the buffer protocol, where no method of the array
+    # could be annotated.
+    waits += [(np, "asarray"), (np, "array")]
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
     try:
@@ -264,46 +281,37 @@ def _profiler(folder: str) -> Iterator[None]:
             "profiler: end the other one first, or record the whole with one call."
         ) from error
     try:
-        with _telling():
+        with replaced(waits, _annotated), _named_annotations(jax.profiler.TraceAnnotation):
             yield
     finally:
         with without_tensorflow():
             jax.profiler.stop_trace()
 
 
-@contextlib.contextmanager
-def _telling() -> Iterator[None]:
-    """Have waits leave events, and annotations such as can be told, for the length of a block."""
-    waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
-    # They read an array on a CPU device without asking Python, so there is no method to annotate.
-    waits += [(np, "asarray"), (np, "array")]
-    # The class itself, which `from jax.profiler import TraceAnnotation` has as well.
-    annotations = _named_annotations(jax.profiler.TraceAnnotation)
-    with replaced(waits, _saying_so), annotations:
-        yield
-
-
-def _saying_so(owner: Any, name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that annotates its waiting, if it is for an array."""
+def _annotated(owner: Any, name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that annotates its waiting, if its argument is a JAX array."""
     only, name = array_type() if owner is np else object, name.strip("_")
 
-    def wait_and_say_so(*args: Any, **kwargs: Any) -> Any:
+    def annotated_wait(*args: Any, **kwargs: Any) -> Any:
         if not (args and isinstance(args[0], only)):
             return wait(*args, **kwargs)
         with jax.profiler.TraceAnnotation(WAITING + name):
             return wait(*args, **kwargs)
 
-    return wait_and_say_so
+    return annotated_wait
 
 
 @contextlib.contextmanager
 def _named_annotations(annotation: type) -> Iterator[None]:
-    """Have annotations that are not JAX's own say so in their names."""
+    """Give annotations a prefix in the trace, unless JAX or this package makes them.
+
+    The class itself is changed, as `from jax.profiler import TraceAnnotation` has it as well.
+    """
     own, inherited = vars(annotation).get("__init__"), annotation.__init__
 
     def init(self: Any, name: str, **kwargs: Any) -> None:
-        mine = annotating_module(sys._getframe(1)).startswith(("jax.", "d2lpar._"))
-        inherited(self, name if mine else ANNOTATED + name, **kwargs)
+        internal = annotating_module(sys._getframe(1)).startswith(("jax.", "d2lpar._"))
+        inherited(self, name if internal else ANNOTATED + name, **kwargs)
 
     annotation.__init__ = init
     try:
@@ -316,39 +324,41 @@ def _named_annotations(annotation: type) -> Iterator[None]:
 
 
 class Result(NamedTuple):
-    """An array that a function returned, and when it was ready.
+    """An array that a function returned, and when it was ready, in nanoseconds from the call.
 
-    `seen` tells whether anybody saw it become ready, or found it so when the function returned.
-    Of a copy, `source_ready` is when its array was ready; 0 if nobody saw that.
+    `late` tells whether the array became ready after the function had returned. For a copy,
+    `source_ready` is when its original was ready, or 0 if that was before the function returned;
+    for other arrays, None.
     """
 
     device: str
     ready: int
-    seen: bool
+    late: bool
     source_ready: int | None
 
 
 def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
     """Wait for all arrays of a tree, on a thread for each device, and note when each is ready.
 
-    And when all of them were: the threads, which look at one after the other, may be later.
+    Also return when all were ready, as the calling thread sees it: the other threads, which wait
+    for one array after the other, may notice later.
     """
-    found = jax.tree.map(to_ask, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
-    source_of = {id(leaf[1]): leaf[0] for leaf in found if isinstance(leaf, tuple)}
+    leaves = jax.tree.map(unwrap_key, jax.tree.leaves(result, is_leaf=_is_array_and_copy))
+    source_of = {id(leaf[1]): leaf[0] for leaf in leaves if isinstance(leaf, tuple)}
     arrays = [
         array
-        for array in jax.tree.leaves(found)
-        if isinstance(array, jax.Array) and not array.is_deleted()  # A donated one has gone.
+        for array in jax.tree.leaves(leaves)
+        if isinstance(array, jax.Array) and not array.is_deleted()  # A donated array is deleted.
     ]
     ready: dict[int, dict[str, int]] = {id(array): {} for array in arrays}
-    unseen = {id(array) for array in arrays if array.is_ready()}
+    ready_at_return = {id(array) for array in arrays if array.is_ready()}
     queues = defaultdict(list)
     for array in arrays:
         for device in array.devices():
             queues[device_name(device)].append(array)
 
     def watch(device: str) -> None:
-        # The caller waits as well, and meets what goes wrong.
+        # An exception of the array reaches the caller, which waits for it as well.
         with jax.profiler.TraceAnnotation(WATCHING), contextlib.suppress(Exception):
             for array in queues[device]:
                 wait_for(array)
@@ -364,14 +374,15 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
         for thread in threads:
             thread.join()
 
-    def ready_at(array: jax.Array) -> int:
-        times = () if id(array) in unseen else ready.get(id(array), {}).values()
+    def source_ready(key: int) -> int | None:
+        if key not in source_of:
+            return None
+        source = id(source_of[key])
+        times = () if source in ready_at_return else ready.get(source, {}).values()
         return max(times, default=0)
 
     results = [
-        Result(
-            device, at, key not in unseen, ready_at(source_of[key]) if key in source_of else None
-        )
+        Result(device, at, key not in ready_at_return, source_ready(key))
         for key, times in ready.items()
         for device, at in times.items()
     ]
@@ -379,7 +390,7 @@ def watch_results(result: Any, began: int) -> tuple[list[Result], int]:
 
 
 def _is_array_and_copy(tree: Any) -> bool:
-    """Say whether a tree is an array and a copy of it on another device."""
+    """Return whether a tree is an array and a copy of it on another device."""
     return (
         isinstance(tree, tuple)
         and len(tree) == 2
@@ -397,32 +408,33 @@ def rows_of(
     copies = sum(result.source_ready is not None for result in results)
     calls = [(e.start, e.end) for e in events if (e.program, e.operator) == COPY_CALL]
     calls = iter(calls if len(calls) == copies else [(0, 0)] * copies)
-    spans = []
-    for device, ready, seen, source_ready in results:
-        is_copy = source_ready is not None
-        asked, returned = next(calls) if is_copy else (0, ready)
-        # What was ready when the function returned is drawn as the call itself, if it had one.
-        span = (max(asked, source_ready or 0), ready) if seen else (asked, returned)
+    bars = []
+    for device, ready, late, source_ready in results:
+        if source_ready is None:
+            kind, start, end = ("result", ""), 0, ready
+        else:
+            kind, (start, end) = ("device_put", COPY), next(calls)
+            if late:  # Otherwise the bar of the copy is the call that asked for it.
+                start, end = max(start, source_ready), ready
         if device in devices:
-            spans.append((*reversed(span), device, is_copy))
+            bars.append(Event(device, *kind, 0, start, end - start))
     previous = dict.fromkeys(devices, 0)
-    for number, (end, start, device, is_copy) in enumerate(sorted(spans)):
-        start = min(max(start, previous[device]), end)
-        previous[device] = end
-        what = ("device_put", COPY) if is_copy else ("result", "")
-        yield Event(device, *what, number, start, end - start)
+    for number, bar in enumerate(sorted(bars, key=lambda bar: (bar.end, bar.start))):
+        start = min(max(bar.start, previous[bar.device]), bar.end)
+        previous[bar.device] = bar.end
+        yield bar._replace(run=number, start=start, duration=bar.end - start)
 
 
 def looks_complete(data: bytes) -> bool:
-    """Say whether the bytes are a sequence of whole fields 1 to 4, as an XSpace is.
+    """Return whether the bytes are a sequence of whole fields 1 to 4, as an XSpace is.
 
-    JAX 0.7 ends the process if they are not.
+    Check before reading: JAX 0.7 ends the process if they are not.
     """
     position = 0
     while position < len(data):
-        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # Field 1 to 4, of stated length.
+        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # The keys of fields 1 to 4.
             return False
-        length, shift, position = 0, 0, position + 1
+        length, shift, position = 0, 0, position + 1  # A length follows, 7 bits in each byte.
         while position < len(data) and data[position] & 0x80:
             length |= (data[position] & 0x7F) << shift
             shift, position = shift + 7, position + 1
@@ -439,22 +451,18 @@ def read_events(data: bytes) -> tuple[Event, ...]:
         if device:
             events += _gpu_events(device, lines)
         else:
-            of_host, window = _host_events(lines)
-            events += of_host
-    if window is None:  # Somebody else recorded it.
-        began = min((event.start for event in events), default=0)
-        over = max((event.end for event in events), default=0) + 1
-    else:
-        began, over = window
-    kept = (event for event in events if began <= event.start < over)
-    return in_order(event._replace(start=event.start - began) for event in kept)
+            host_events, window = _host_events(lines)
+            events += host_events
+    # A trace without the annotation of record_trace() counts as a whole.
+    began, ended = window or (min((event.start for event in events), default=0), math.inf)
+    inside = (event for event in events if began <= event.start < ended)
+    return in_order(event._replace(start=event.start - began) for event in inside)
 
 
 def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | None]:
-    """Return what Python and the CPU devices did, and the window of `record_trace` if it is there.
+    """Return the events of Python and the CPU devices, and the window of `record_trace`, if any.
 
-    Each line is a thread. An operator of a CPU device says so in the statistics of its event; it
-    may come in pieces, on several threads.
+    Each line is a thread. The events of a run of a CPU device may lie on several threads.
     """
     events, threads, runs, waits, window = [], [], {}, [], None
     for line in lines:
@@ -467,79 +475,85 @@ def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | N
             if name == RECORDED:
                 window, recorded = (start, start + duration), True
             elif call := _call(name):
-                calls.append((start, -duration, *call))
+                calls.append(Event("", *call, 0, start, duration))
             else:
                 stats = dict(event.stats)
                 if "device_ordinal" not in stats:
                     continue
-                # A number of a run may come again on another device (jax 0.7).
-                key = (f"CPU {stats['device_ordinal']}", stats.get("run_id"))
+                device = f"CPU {stats['device_ordinal']}"
+                key = device, stats.get("run_id")  # In jax 0.7, two devices may share a number.
                 if "hlo_op" in stats:
                     program, run = runs.setdefault(key, (_program(stats), len(runs)))
-                    events.append(Event(key[0], program, stats["hlo_op"], run, start, duration))
-                else:  # The program is waiting for pieces of it that other threads compute.
+                    events.append(Event(device, program, stats["hlo_op"], run, start, duration))
+                else:  # The run waits for its operators on other threads.
                     waits.append((key, start, duration))
-        if any(kind in ("dispatch", ANNOTATION) for *_, kind in calls):  # Else it only waits.
+        # A thread that only waits, such as the one that watches results, gets no row.
+        if any(call.operator in ("dispatch", ANNOTATION) for call in calls):
             threads.insert(0 if recorded else len(threads), calls)
     for key, start, duration in waits:
         if key in runs:
-            program, run = runs[key]
-            events.append(Event(key[0], program, "other threads", run, start, duration))
-    for number, calls in enumerate(threads):
-        events += _of_python(PYTHON if number == 0 else f"{PYTHON} {number + 1}", calls)
+            events.append(
+                Event(key[0], runs[key][0], "other threads", runs[key][1], start, duration)
+            )
+    for number, calls in enumerate(threads, start=1):
+        events += _python_events(PYTHON if number == 1 else f"{PYTHON} {number}", calls)
     return events, window
 
 
 def _call(name: str) -> tuple[str, str] | None:
-    """Return the function and the kind of a call that Python makes, or None if it is another."""
-    if name.startswith(WAITING):
-        return name.removeprefix(WAITING), "wait"
-    if name.startswith(ANNOTATED):
-        return name.removeprefix(ANNOTATED), ANNOTATION
-    if name == WATCHING:  # By a thread of ours, which may have the number of one that has ended.
+    """Return the function and the operator of a call that Python makes, or None for other events.
+
+    A watching thread may have the number, and so the line, of a thread that has ended. Its event
+    becomes a call without an operator, which hides the waits inside.
+    """
+    if name == WATCHING:
         return "", ""
-    if name == "np.asarray(jax.Array)":  # JAX's own; whatever else asks for a value.
+    if name == "np.asarray(jax.Array)":  # By JAX, for all other ways of reading a value.
         return "asarray", "wait"
-    if name.startswith("PjitFunction("):
-        return name[len("PjitFunction(") : -1], "dispatch"
     if name.startswith("DevicePut"):
         return COPY_CALL
+    if name.startswith("PjitFunction("):
+        return name[len("PjitFunction(") : -1], "dispatch"
+    for prefix, operator in ((WAITING, "wait"), (ANNOTATED, ANNOTATION)):
+        if name.startswith(prefix):
+            return name.removeprefix(prefix), operator
     return None
 
 
-def _of_python(row: str, calls: list[tuple[int, int, str, str]]) -> Iterator[Event]:
+def _python_events(row: str, calls: list[Event]) -> Iterator[Event]:
     """Yield all annotations, and the calls that are not made inside another call."""
     end = -1
-    for number, (start, negative, program, kind) in enumerate(sorted(calls)):
-        if kind == ANNOTATION or start >= end:
-            end = end if kind == ANNOTATION else start - negative
-            if kind:
-                yield Event(row, program, kind, number, start, -negative)
+    # Of calls with the same start, the outer one is longer.
+    for number, call in enumerate(sorted(calls, key=lambda call: (call.start, -call.duration))):
+        if call.operator == ANNOTATION or call.start >= end:
+            if call.operator != ANNOTATION:
+                end = call.end
+            if call.operator:
+                yield call._replace(device=row, run=number)
 
 
 def _gpu_events(device: str, lines: Iterable[Any]) -> Iterator[Event]:
-    """Yield what the streams of a GPU did; copies to and from the host get rows of their own."""
-    rows = {"MemcpyD2H": f"{device} to host", "MemcpyH2D": f"{device} from host"}
+    """Yield the events of a GPU's streams; copies to and from the host get rows of their own."""
+    copy_rows = {"MemcpyD2H": f"{device} to host", "MemcpyH2D": f"{device} from host"}
     first, run, copies = None, -1, 0
     for event in sorted(
         (event for line in lines for event in line.events), key=lambda event: event.start_ns
     ):
         start, duration = round(event.start_ns), round(event.duration_ns)
-        stats = dict(event.stats)
-        if event.name in rows:
+        if event.name in copy_rows:
             copies += 1
-            yield Event(rows[event.name], event.name, COPY, copies, start, duration)
+            yield Event(copy_rows[event.name], event.name, COPY, copies, start, duration)
             continue
-        operator = stats.get("hlo_op", event.name)
-        began_with = (stats.get("hlo_module"), operator)
-        # No number tells the runs of a program apart. One has begun where its first operator
-        # comes again, or another program's operator comes.
-        if first is None or began_with == first or began_with[0] != first[0]:
-            first, run = began_with, run + 1
+        stats = dict(event.stats)
+        module, operator = stats.get("hlo_module"), stats.get("hlo_op", event.name)
+        # A GPU's events carry no number of a run. A run begins where the first operator of the
+        # last run comes again, or where an operator of another program comes.
+        if first is None or (module, operator) == first or module != first[0]:
+            first, run = (module, operator), run + 1
         yield Event(device, _program(stats), operator, run, start, duration)
 
 
 def _program(stats: Mapping[str, str]) -> str:
-    """Return the name of the jitted function behind an XLA module, `jit_` and the name."""
+    """Return the name of the jitted function; XLA's module is called `jit_` and the name."""
     name = stats.get("hlo_module", "").removeprefix("jit_")
     return "<lambda>" if name in ("_lambda", "_lambda_") else name

@@ -1,8 +1,9 @@
-"""What ran where and when: events, and the arithmetic on a timeline of them."""
+"""A timeline of events on devices, and its arithmetic: busy, idle and overlapping time."""
 
 import html
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -10,15 +11,16 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import DEVICE, HOST, as_table, format_seconds, share_bar
 
 PYTHON = "Python"
-"""The row of a timeline that shows what the Python thread did."""
+"""The row of a timeline that shows the calls of the Python thread."""
 
 COPY = "memory copy"
-"""What stands for the operator where data is copied; XLA has operators of the name `copy`."""
+"""The operator of a copy between devices. (XLA has operators of the name `copy`.)"""
 
 COPY_CALL = ("device_put", "dispatch")
+"""Program and operator of the call in Python's row that asks for a copy."""
 
 ANNOTATION = "annotation"
-"""What stands for the operator where the recorded function itself says what Python does."""
+"""The operator of a `jax.profiler.TraceAnnotation` of the recorded function."""
 
 
 class Event(NamedTuple):
@@ -28,9 +30,9 @@ class Event(NamedTuple):
         device: The row: `"Python"`, a device such as `"CPU 0"`, or a copy engine of a GPU.
         program: The jitted function; in Python's row the function that was called, or the name of
             an annotation.
-        operator: What XLA calls the operator; in Python's row `"dispatch"`, `"wait"`, or
-            `"annotation"` for a `jax.profiler.TraceAnnotation`, inside which calls may be made;
-            `"memory copy"` for a copy between devices; empty for a whole program.
+        operator: XLA's name of the operator; `"memory copy"` for a copy between devices; empty for
+            a whole program. In Python's row, `"dispatch"`, `"wait"`, or `"annotation"` for a
+            `jax.profiler.TraceAnnotation`, which may contain calls.
         run: Counts the runs of programs, so that operators of one run can be told from the next.
         start: Nanoseconds from the start of the recording.
         duration: Nanoseconds.
@@ -51,14 +53,14 @@ class Event(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Timeline:
-    """A timeline: what ran on which device, and when.
+    """A timeline: which device ran which program, and when.
 
     Attributes:
-        events: In the order in which they started.
+        events: The events, in the order of their starts.
         watched: The rows that come from watching when results were ready. All others come from
             JAX's profiler.
-        seconds: How long the recorded call took, until its results were ready; None if that is not
-            known, as of a trace that was read.
+        seconds: How long the recorded call took, until its results were ready; None if unknown, as
+            in a trace that was read from a file.
     """
 
     events: tuple[Event, ...]
@@ -68,8 +70,8 @@ class Timeline:
     @property
     def rows(self) -> tuple[str, ...]:
         """The names of the rows, Python first, then the devices in the order of their numbers."""
-        found = {event.device for event in self.events}
-        return tuple(sorted(found, key=lambda row: (not row.startswith(PYTHON), _natural(row))))
+        devices = {event.device for event in self.events}
+        return tuple(sorted(devices, key=lambda row: (not row.startswith(PYTHON), _natural(row))))
 
     @property
     def source(self) -> str:
@@ -86,10 +88,11 @@ class Timeline:
         """The same timeline with one event for each run of a program, without its operators."""
         spans: dict[tuple[str, str, str, int], list[int]] = {}
         for device, program, operator, run, start, duration in self.events:
-            kept = operator if operator in ("dispatch", "wait", ANNOTATION, COPY) else ""
-            key = (device, program, kept, run)
+            kind = operator if operator in ("dispatch", "wait", ANNOTATION, COPY) else ""
+            key = (device, program, kind, run)
+            # Events are in the order of their starts, so the first one has the start of the run.
             span = spans.setdefault(key, [start, start + duration])
-            span[1] = max(span[1], start + duration)  # They are in the order of their starts.
+            span[1] = max(span[1], start + duration)
         merged = (Event(*key, start, end - start) for key, (start, end) in spans.items())
         return replace(self, events=in_order(merged))
 
@@ -101,15 +104,15 @@ class Timeline:
     def slowdown(self, unrecorded: Quantity) -> Quantity:
         """Return how many times as long the call took while it was recorded.
 
-        It calls nothing by itself: measure the same call, before or afterwards, by `measure`, or by
-        `compare` beside others.
+        Measure the same call without recording, before or afterwards, with `measure` or `compare`:
+        `slowdown` itself calls nothing.
 
         Args:
             unrecorded: The time of such calls in seconds, such as `measure(f, x).total`.
 
         Returns:
-            The time of the one recorded call over each of theirs. The interval says how well theirs
-            is known; record again to see how much that of a recording differs.
+            The time of the recorded call over each of the unrecorded times. The interval covers the
+            spread of the unrecorded times only; record again to see how much recordings differ.
 
         Raises:
             ValueError: If `unrecorded` is not in seconds, or the timeline was read from a file.
@@ -120,22 +123,22 @@ class Timeline:
         """
         if self.seconds is None:
             raise ValueError(
-                "slowdown() was asked of a timeline of which nobody knows how long the recorded "
-                "call took: take one that record_trace() has returned."
+                "slowdown() needs the time of the recorded call, which a trace from a file "
+                "does not have: take a timeline that record_trace() has returned."
             )
         if not isinstance(unrecorded, Quantity) or unrecorded.unit != "s":
             raise ValueError(
-                "slowdown() needs the time of calls that nobody records, such as "
+                "slowdown() needs the time of unrecorded calls in seconds, such as "
                 f"measure(f, x).total, found {unrecorded!r}."
             )
         recorded = replace(unrecorded, samples=(self.seconds,) * len(unrecorded.samples))
         return (recorded / unrecorded).rename("time, recorded over unrecorded")
 
     def first(self, seconds: float) -> "Timeline":
-        """Return what began in the first seconds of it, cut off there.
+        """Return the events that began in the first seconds, cut off there.
 
         Args:
-            seconds: How many, from the start of the recording.
+            seconds: Seconds from the start of the recording.
         """
         end = round(seconds * 1e9)
         kept = (event for event in self.events if event.start < end)
@@ -164,7 +167,7 @@ class Timeline:
         Args:
             row: One of `rows`.
         """
-        return sum(end - start for start, end in self._spans(row)) / 1e9
+        return _covered(self.row(row)) / 1e9
 
     def idle(self, row: str) -> float:
         """Return for how many seconds of the recording a row had nothing under way.
@@ -179,33 +182,25 @@ class Timeline:
 
         Args:
             row: One of `rows`.
-            other: Another one.
+            other: Another row.
 
         Raises:
-            ValueError: If they are the same: a row overlaps with itself all the time.
+            ValueError: If both are the same row, which overlaps with itself all the time.
         """
         if row == other:
             raise ValueError(f"The overlap of {row!r} with itself was asked for; name two rows.")
-        total, others = 0, iter(self._spans(other))
-        span = next(others, None)
-        for start, end in self._spans(row):
-            while span and span[1] <= start:
-                span = next(others, None)
-            while span:
-                total += max(0, min(end, span[1]) - max(start, span[0]))
-                if span[1] > end:
-                    break
-                span = next(others, None)
-        return total / 1e9
+        events, others = self.row(row), self.row(other)
+        either = _covered(in_order([*events, *others]))
+        return (_covered(events) + _covered(others) - either) / 1e9
 
     def __repr__(self) -> str:
         lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]
         programs = self.programs
         for row in self.rows:
             runs = [e for e in programs.row(row) if e.operator not in ("wait", ANNOTATION)]
-            what = "calls" if row.startswith(PYTHON) else "runs"
+            unit = "calls" if row.startswith(PYTHON) else "runs"
             busy = f"{format_seconds(self.busy(row))} busy, {format_seconds(self.idle(row))} idle"
-            lines.append(f"  {row:<8} {len(runs):>4} {what}, {busy}")
+            lines.append(f"  {row:<8} {len(runs):>4} {unit}, {busy}")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -220,21 +215,19 @@ class Timeline:
         note = f"{format_seconds(self.elapsed)} in all, {self.source}."
         return as_table(["", "busy for", "", "idle"], rows, [note])
 
-    def _spans(self, row: str) -> Iterator[tuple[int, int]]:
-        """Yield the times when the row is busy, without gaps of no length, in order."""
-        events = self.row(row)
-        start, end = events[0].start, events[0].end
-        for event in events:
-            if event.start > end:
-                yield start, end
-                start, end = event.start, event.end
-            end = max(end, event.end)
-        yield start, end
-
 
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
-    """Return events in the order in which they started."""
+    """Return events in the order of their starts."""
     return tuple(sorted(events, key=lambda event: event.start))
+
+
+def _covered(events: Iterable[Event]) -> int:
+    """Return for how many nanoseconds at least one of the events, in order, is under way."""
+    covered, end = 0, -math.inf
+    for event in events:
+        covered += max(0, event.end - max(event.start, end))
+        end = max(end, event.end)
+    return covered
 
 
 def _natural(row: str) -> list[int | str]:

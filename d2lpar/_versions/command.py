@@ -22,70 +22,73 @@ from d2lpar._versions.compare import (
 _OF_TWO_COMMITS = {"--before", "--after", "--rounds", "--fail-over"}
 
 
-def compare(asked: argparse.Namespace) -> int:
-    """Say which of two versions is faster; 1 if one is too slow, and 2 if that cannot be said."""
-    if "" in (asked.before, asked.after):
-        asked.refuse("--before and --after need a commit, found ''")
-    behind = [one for one in asked.arguments if one.split("=")[0] in _OF_TWO_COMMITS]
-    if asked.before and not asked.module and not Path(asked.script).is_file():
-        asked.refuse(f"there is no script {asked.script!r}")
-    if asked.before and behind:
+def compare(options: argparse.Namespace) -> int:
+    """Compare two versions; return 1 if one is too slow, and 2 if that cannot be said."""
+    if "" in (options.before, options.after):
+        options.refuse("--before and --after need a commit, found ''")
+    behind = [word for word in options.arguments if word.split("=")[0] in _OF_TWO_COMMITS]
+    if options.before and not options.module and not Path(options.script).is_file():
+        options.refuse(f"there is no script {options.script!r}")
+    if options.before and behind:
         print(f"{behind[0]} stands behind the script, so it goes to the script.", file=sys.stderr)
-    if asked.fail_over is not None and asked.rounds is not None and asked.rounds < 6:
-        asked.refuse("--fail-over needs six rounds: fewer have no interval, and nothing would fail")
-    if not asked.before:
+    if options.fail_over is not None and options.rounds is not None and options.rounds < 6:
+        options.refuse("--fail-over needs six rounds: fewer have no interval to judge by")
+    if not options.before:
         if behind:
-            asked.refuse(f"{behind[0]} has to stand before the script")
-        only = {"--after": asked.after, "--rounds": asked.rounds, "--fail-over": asked.fail_over}
-        only["-m"] = asked.module or None
-        if given := [name for name, value in only.items() if value is not None]:
-            asked.refuse(
-                f"{given[0]} needs --before COMMIT: of two files it would say nothing sure"
-            )
-        if len(asked.arguments) != 1:
-            asked.refuse("give two files, or --before COMMIT and a script")
-    with _ended_by_signals():
-        return _compare(asked)
+            options.refuse(f"{behind[0]} has to stand before the script")
+        values = options.after, options.rounds, options.fail_over, options.module or None
+        for name, value in zip(("--after", "--rounds", "--fail-over", "-m"), values, strict=True):
+            if value is not None:
+                options.refuse(f"{name} needs --before COMMIT: two files allow no sure verdict")
+        if len(options.arguments) != 1:
+            options.refuse("give two files, or --before COMMIT and a script")
+    with _signals_exit():
+        return _compare(options)
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Let each signal that ends a program end it after cleaning up, which no other one disturbs."""
-    here = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    heard = [one for one, handler in here.items() if handler != signal.SIG_IGN]
+def _signals_exit() -> Iterator[None]:
+    """Turn the signals that end a program into SystemExit, which removes clones and processes.
+
+    Further signals are ignored, so that they cannot disturb that. Signals that were ignored before,
+    as under nohup, stay ignored.
+    """
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in signals}
+    handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
 
     def end(number: int, _: object) -> None:
-        for one in heard:
-            signal.signal(one, signal.SIG_IGN)
+        for other in handled:
+            signal.signal(other, signal.SIG_IGN)
         sys.exit(128 + number)
 
-    for one in heard:
-        signal.signal(one, end)
+    for number in handled:
+        signal.signal(number, end)
     try:
         yield
     finally:
-        for one in heard:
-            signal.signal(one, here[one])
+        for number in handled:
+            signal.signal(number, before[number])
 
 
-def _compare(asked: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace) -> int:
     try:
-        if asked.before:
-            program = Program(asked.script, asked.module, asked.arguments)
-            rounds = 6 if asked.rounds is None else asked.rounds
-            names, runs, notes = in_turn(program, asked.before, asked.after, rounds)
-            found = changes_in_turn(runs)
+        if options.before:
+            program = Program(options.script, options.module, options.arguments)
+            rounds = 6 if options.rounds is None else options.rounds
+            names, runs, notes = in_turn(program, options.before, options.after, rounds)
+            result = changes_in_turn(runs)
         else:
-            names = asked.script, asked.arguments[0]
+            names = options.script, options.arguments[0]
             runs = [(read(Path(names[0])), read(Path(names[1])))]
             require_common(names, *runs[0])
-            found, notes = changes(*runs[0]), [TWO_RUNS]
+            result, notes = changes(*runs[0]), [TWO_RUNS]
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(report(names, runs, found, notes))
-    if asked.fail_over is None:
+    print(report(names, runs, result, notes))
+    if options.fail_over is None:
         return 0
-    if any(change.needs for change in found):
+    if any(change.needs for change in result):
         return 2
-    return int(any(change.is_surely_later(1 + asked.fail_over) for change in found))
+    return int(any(change.is_surely_later(1 + options.fail_over) for change in result))

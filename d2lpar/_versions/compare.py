@@ -1,18 +1,17 @@
-"""Compare two versions of a program: two files of what was measured, or two commits in turn.
+"""Compare two versions of a program: two files of measurements, or two commits in turn.
 
-How it works. A script prints what it has measured as JSON. Of two files, the ratio of two times is
-the median of all ratios of a sample of the one to a sample of the other, and its interval comes
-from the distribution of the rank sum (Hodges and Lehmann's estimate, and Moses' interval: M.
-Hollander, D. A. Wolfe and E. Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and
-4.3). That is right where one version is the other but for a factor; one that only varies more may
-seem faster or slower. And it covers how the samples of a run vary, and not how runs do: what the
-processor's clock, other programs and the placing of memory do to a whole run. So two commits are
-run in turn, each time in a new process, in reversed order in every other round; then a round has
-one ratio, and what is said is of those.
+How it works. A script prints its measurement as JSON. For two files, the ratio of two times is the
+median of the ratios of each sample of one to each sample of the other (Hodges and Lehmann). Its
+interval comes from the distribution of the rank sum (Moses; M. Hollander, D. A. Wolfe and E.
+Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and 4.3). The interval is right if
+the two distributions differ by a factor only; a version that merely varies more may seem faster or
+slower. And it covers how samples vary within a run, but not how runs vary: the processor's clock,
+other programs and the placement of memory affect a whole run. Therefore two commits are run in
+turn, each time in a new process, in reversed order in every other round. Each round then gives one
+ratio, and the result is the median of these.
 """
 
 import contextlib
-import functools
 import math
 import os
 import shutil
@@ -24,7 +23,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,10 +38,10 @@ A commit has no files that git does not have: submodules, what you have built, d
 their absolute path."""
 
 TIMES = {"total": "result ready", "dispatch": "call returns"}
-"""How the two times of a measurement read."""
+"""The names of the two times of a measurement in a report."""
 
 NO_RATIO = math.nan, (math.nan, math.nan)
-"""A ratio with its interval, of numbers that are not all positive."""
+"""The ratio and interval of numbers that are not all positive."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,19 @@ class Change:
 
     Attributes:
         function: The name of the function.
-        what: `"total"`, `"dispatch"`, or what was observed.
+        quantity: `"total"`, `"dispatch"`, or the name of an observed quantity.
         before: The median of the one version, in `unit`.
-        after: That of the other.
+        after: The median of the other.
         unit: `"s"`, `"B"` or `""`.
-        ratio: After over before.
-        interval: Of the ratio; infinite where there is none. NaN, as the ratio, of numbers that are
-            not positive.
-        needs: What the machine lacked; then nothing is claimed.
-        in_turn: Whether the two were run in turn. Else what differs from run to run is not in the
-            interval.
+        ratio: After over before; NaN if not all numbers are positive.
+        interval: The interval of the ratio; infinite if there are too few samples for one.
+        needs: A need of the measurement that the machine did not meet; then there is no verdict.
+        in_turn: Whether the two were run in turn. Otherwise the interval does not cover the
+            differences from run to run.
     """
 
     function: str
-    what: str
+    quantity: str
     before: float
     after: float
     unit: str
@@ -75,41 +73,41 @@ class Change:
 
     @property
     def verdict(self) -> str:
-        """What can be said of it: faster, slower (of a time), less, more, or that it is open.
+        """Faster or slower for a time, less or more for other quantities; or undecided.
 
-        Of two runs that were not in turn, it only seems so.
+        If the two were not run in turn, the version only "seems" faster.
         """
         low, high = self.interval
         less, more = ("faster", "slower") if self.unit == "s" else ("less", "more")
         if self.needs:
             return f"needs {self.needs}"
-        said = less if high < 1 else more if low > 1 else "undecided"
-        return said if self.in_turn or said == "undecided" else f"seems {said}"
+        verdict = less if high < 1 else more if low > 1 else "undecided"
+        return verdict if self.in_turn or verdict == "undecided" else f"seems {verdict}"
 
     def is_surely_later(self, over: float) -> bool:
-        """Say whether a result surely takes more than so many times as long as before."""
-        return self.what == "total" and not self.needs and self.interval[0] > over
+        """Return whether the whole interval of the time to a result lies above a ratio."""
+        return self.quantity == "total" and not self.needs and self.interval[0] > over
 
     def __str__(self) -> str:
         numbers = [format_value(value, self.unit) for value in (self.before, self.after)]
         low, high = self.interval
-        label = TIMES.get(self.what, self.what)
+        label = TIMES.get(self.quantity, self.quantity)
         left = f"  {label:<12} {numbers[0]:>9} -> {numbers[1]:<9}"
         if math.isnan(self.ratio):
             return f"{left} no ratio, since not all of them are positive"
-        sure = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
-        return f"{left} {self.ratio:6.3g} times ({sure}): {self.verdict}"
+        interval = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
+        return f"{left} {self.ratio:6.3g} times ({interval}): {self.verdict}"
 
 
 # --- Two files --------------------------------------------------------------------------------
 
 
 def read(file: Path) -> Comparison:
-    """Return what a file holds.
+    """Return the comparison in a file, which may hold a program's whole output.
 
     Raises:
-        ValueError: If it is no file that `to_json` has written.
-        OSError: If it cannot be read.
+        ValueError: If neither the file nor its last line was written by `to_json`.
+        OSError: If the file cannot be read.
     """
     text = file.read_text(encoding="utf-8").strip()
     try:
@@ -122,27 +120,24 @@ def read(file: Path) -> Comparison:
 
 
 def _last_line(text: str) -> str:
-    """Return what a program has printed last."""
     *_, last = text.strip().splitlines() or [""]
     return last
 
 
 def changes(before: Comparison, after: Comparison) -> list[Change]:
-    """Return how what two runs have in common differs, from the samples of the two runs alone."""
+    """Return the change of each common quantity, from the samples of two runs alone."""
     needs = before.needs or after.needs
-    found = []
-    for function, what in in_common(before, after):
-        old, new = before[function][what], after[function][what]
+    result = []
+    for function, quantity in in_common(before, after):
+        old, new = before[function][quantity], after[function][quantity]
         ratio, interval = ratio_of(new, old)
-        medians = old.median, new.median
-        found.append(
-            Change(function, what, *medians, old.unit, ratio, interval, needs, in_turn=False)
-        )
-    return found
+        names_and_medians = function, quantity, old.median, new.median
+        result.append(Change(*names_and_medians, old.unit, ratio, interval, needs, in_turn=False))
+    return result
 
 
 def require_common(names: tuple[str, str], before: Comparison, after: Comparison) -> None:
-    """Refuse two runs that have measured nothing of the same name."""
+    """Refuse two runs that have no function of the same name."""
     if not in_common(before, after):
         old, new = (", ".join(run) for run in (before, after))
         raise ValueError(
@@ -152,16 +147,16 @@ def require_common(names: tuple[str, str], before: Comparison, after: Comparison
 
 
 def in_common(*runs: Comparison) -> list[tuple[str, str]]:
-    """Return what was measured in every run, in the same unit: functions, and their quantities."""
+    """Return the functions and quantities that every run has measured, in the same unit."""
     first, *others = (_units(run) for run in runs)
     return [key for key, unit in first.items() if all(run.get(key) == unit for run in others)]
 
 
 def _units(run: Comparison) -> dict[tuple[str, str], str]:
     return {
-        (function, what): measured[what].unit
-        for function, measured in run.items()
-        for what in ("total", "dispatch", *measured.observed)
+        (function, quantity): measurement[quantity].unit
+        for function, measurement in run.items()
+        for quantity in ("total", "dispatch", *measurement.observed)
     }
 
 
@@ -177,10 +172,11 @@ def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
 
 
 def _rank_of_the_end(m: int, n: int, outside: float) -> int:
-    """Return which of the m n ratios in order is the end of an interval; 0 if there is none."""
+    """Return the rank, among the sorted m n ratios, of an interval's end; 0 if there is none."""
     if m * n <= 2500:
         return int(np.searchsorted(np.cumsum(rank_sums(m, n)), outside, side="right"))
-    # Section 4.3 of the book above; the exact distribution would take minutes for a thousand.
+    # The exact distribution would take minutes for a thousand samples. This is the normal
+    # approximation of section 4.3 (see the head of this file).
     spread = math.sqrt(m * n * (m + n + 1) / 12)
     return math.floor(m * n / 2 + statistics.NormalDist().inv_cdf(outside) * spread)
 
@@ -207,67 +203,61 @@ def rank_sums(m: int, n: int) -> np.ndarray:
 # --- Two commits, in turn ---------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Version:
-    """A version of a program: the files of a commit, or those that lie here.
+class Version(NamedTuple):
+    """A version of a program: a clone at some commit, or the user's repository itself.
 
     Attributes:
-        name: What to call it.
-        folder: Where the root of its repository is.
-        others: The repository whose modules it must not import; none if it is itself that one.
+        name: Its name in the report.
+        folder: The root folder of its files.
     """
 
     name: str
     folder: Path
-    others: Path | None = None
 
 
 @dataclass(frozen=True)
 class Program:
-    """What to run of each version, as Python would."""
+    """The script or module to run of each version."""
 
     name: str
     is_module: bool
     arguments: Sequence[str]
 
-    @property
-    def path(self) -> Path:
-        """Where the script lies."""
-        return Path(self.name).resolve()
-
     def within(self, repository: Path) -> Path | None:
-        """Return where the script lies in the repository; None if outside, or if it is a module."""
-        inside = not self.is_module and self.path.is_relative_to(repository)
-        return self.path.relative_to(repository) if inside else None
+        """Return the script's path in the repository; None for one outside, or for a module."""
+        path = Path(self.name).resolve()
+        inside = not self.is_module and path.is_relative_to(repository)
+        return path.relative_to(repository) if inside else None
 
     def run(self, version: Version, repository: Path) -> Comparison:
-        """Run it in the folder of a version, and return what it has printed last.
+        """Run it with the files of a version, and return the comparison that it prints last.
 
         Raises:
             D2lparError: If it fails, or prints something else.
         """
-        inside = self.within(repository)
-        name = self.name if self.is_module else str(version.folder / (inside or self.path))
-        folders = str(version.folder), str(version.others or "")
+        is_commit = version.folder != repository
+        script = version.folder / (self.within(repository) or Path(self.name).resolve())
+        name = self.name if self.is_module else str(script)
+        folders = str(version.folder), str(repository) if is_commit else ""
         command = [sys.executable, run_one.__file__, *folders, "-m" * self.is_module, name]
-        status, said = _run(
+        status, output = _run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),
             env={
                 **_without_gits_variables(),
                 "PYTHONPATH": _python_path(version, repository),
-                "PYTHONDONTWRITEBYTECODE": "1",  # Not into the repository.
+                "PYTHONDONTWRITEBYTECODE": "1",  # Keep the repository clean.
             },
         )
         if status:
             how = f"{'by' if status < 0 else 'with the'} {exit_status(status)}"
-            ending = "\n".join(said.splitlines()[-10:])
+            ending = "\n".join(output.splitlines()[-10:])
             raise D2lparError(
                 f"{self.name} of {version.name} has ended {how}."
                 + f"\nThe last that it printed:\n{ending}" * bool(ending)
-                + f"\n{_NOT_IN_A_COMMIT}" * bool(version.others)
+                + f"\n{_NOT_IN_A_COMMIT}" * is_commit
             )
-        last = _last_line(said)
+        last = _last_line(output)
         try:
             return Comparison.from_json(last)
         except ValueError as error:
@@ -280,12 +270,15 @@ class Program:
 
 
 def _python_path(version: Version, repository: Path) -> str:
-    """Return where a version's modules are looked for, before what is installed."""
-    given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    """Return the folders of a version's modules: its root, `src`, and the user's PYTHONPATH.
+
+    A folder of PYTHONPATH that lies in the repository becomes the same folder of the version.
+    """
+    user_paths = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
     paths = [version.folder]
-    if not (version.folder / "src" / "__init__.py").exists():  # Or it is a package itself.
+    if not (version.folder / "src" / "__init__.py").exists():  # Else `src` is itself a package.
         paths.append(version.folder / "src")
-    for path in map(Path.resolve, map(Path, given)):
+    for path in map(Path.resolve, map(Path, user_paths)):
         inside = path.is_relative_to(repository)
         paths.append(version.folder / path.relative_to(repository) if inside else path)
     return os.pathsep.join(map(str, paths))
@@ -295,12 +288,14 @@ def _python_path(version: Version, repository: Path) -> str:
 def versions_of(
     program: Program, before: str, after: str | None
 ) -> Iterator[tuple[Path, Version, Version]]:
-    """Give the repository here and two of its versions, whose files last as long as the block.
+    """Yield the repository here and two of its versions; clones are removed after the block.
+
+    A clone, unlike a `git worktree`, leaves nothing in the user's .git folder, also after kill -9.
 
     Args:
-        program: What will be run; a commit without the script gets the one that lies here.
+        program: The program to run; a commit without the script gets a copy of the script here.
         before: A commit, as git names it.
-        after: Another; the files here, as they are, if None.
+        after: Another commit; None for the files here.
 
     Raises:
         D2lparError: If there is no repository, or no such commit.
@@ -330,44 +325,46 @@ def versions_of(
                 (root / inside).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(repository / inside, root / inside)
             (root / Path.cwd().resolve().relative_to(repository)).mkdir(parents=True, exist_ok=True)
-            return Version(f"{commit} ({full[:7]})", root, repository)
+            return Version(f"{commit} ({full[:7]})", root)
 
         old = checked_out(before, "before")
         new = checked_out(after, "after") if after else Version("the files here", repository)
         yield repository, old, new
 
 
-@functools.cache
-def _gits_variables() -> frozenset[str]:
-    """Return what git says to its hooks, such as which index to write, by the names of it."""
+def _without_gits_variables() -> dict[str, str]:
+    """Return the environment without the variables that git sets for its hooks.
+
+    With these, such as GIT_INDEX_FILE, commands in a clone would write into the user's repository.
+    """
+    command = ["git", "rev-parse", "--local-env-vars"]
     try:
-        return frozenset(_run(["git", "rev-parse", "--local-env-vars"])[1].split())
+        names = subprocess.check_output(command, text=True).split()
     except FileNotFoundError as error:
         raise D2lparError("There is no git here, which keeps the two versions.") from error
-
-
-def _without_gits_variables() -> dict[str, str]:
-    own = _gits_variables()
-    return {name: value for name, value in os.environ.items() if name not in own}
+    return {name: value for name, value in os.environ.items() if name not in names}
 
 
 def _git(*arguments: str) -> str:
-    with tempfile.TemporaryFile() as errors:
-        command, environment = ["git", *arguments], _without_gits_variables()
-        status, said = _run(command, env=environment, stderr=errors)
-        errors.seek(0)
-        complaint = errors.read().decode(errors="replace").strip()
-    if status:
-        raise D2lparError(f"git {' '.join(arguments)}: {complaint}")
-    return said.strip()
+    done = subprocess.run(
+        ["git", *arguments],
+        env=_without_gits_variables(),
+        capture_output=True,
+        text=True,
+        errors="replace",
+    )
+    if done.returncode:
+        raise D2lparError(f"git {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout.strip()
 
 
 def _run(command: Sequence[str], **options: Any) -> tuple[int, str]:
-    """Run a command, and return its status and what it has printed.
+    """Run a command, and return its status and output.
 
-    When it has ended, or nobody wants to wait for it any more, all that it has started ends too.
+    All processes that it has started are killed when it ends, and when a signal ends this wait.
     """
-    with tempfile.TemporaryFile() as output:  # A pipe is open for as long as any of them lives.
+    # Into a file: a pipe stays open while any process lives that the command has started.
+    with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(command, stdout=output, start_new_session=True, **options)
         try:
             status = process.wait()
@@ -385,16 +382,16 @@ def in_turn(
     """Run two versions of a program in turn, each run in a process of its own.
 
     Args:
-        program: What to run; the last line that it prints is what it has measured.
+        program: The program to run; its last line of output is its measurement.
         before: A commit.
-        after: Another; the files here if None.
-        rounds: How often to run each. Six have a 95 % interval.
+        after: Another commit; None for the files here.
+        rounds: How often to run each. Six is the fewest with a 95 % interval.
 
     Returns:
-        The names of the two, for each round what both have measured, and what to say of it.
+        The names of the two, the measurements of both for each round, and notes for the report.
 
     Raises:
-        ValueError: If there would be no round, or no function is measured by both.
+        ValueError: If `rounds` is less than 1, or no function is measured by both.
         D2lparError: If there is no such commit, or a run fails or prints something else.
     """
     require_count("rounds", rounds, at_least=1)
@@ -416,66 +413,66 @@ def in_turn(
 
 
 def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
-    """Return how what was measured in every run differs, from a ratio for each round."""
+    """Return the change of each quantity that every run has measured, from one ratio per round."""
     runs = [run for pair in pairs for run in pair]
     needs = next((run.needs for run in runs if run.needs), None)
-    found = []
-    for function, what in in_common(*runs):
-        medians = [[run[function][what].median for run in pair] for pair in pairs]
+    result = []
+    for function, quantity in in_common(*runs):
+        medians = [[run[function][quantity].median for run in pair] for pair in pairs]
         old, new = map(statistics.median, zip(*medians, strict=True))
         if all(median > 0 for pair in medians for median in pair):
             ratios = Quantity("ratio", tuple(after / before for before, after in medians))
             ratio, interval = ratios.median, ratios.interval
         else:
             ratio, interval = NO_RATIO
-        unit = runs[0][function][what].unit
-        found.append(Change(function, what, old, new, unit, ratio, interval, needs))
-    return found
+        unit = runs[0][function][quantity].unit
+        result.append(Change(function, quantity, old, new, unit, ratio, interval, needs))
+    return result
 
 
 # --- The report -------------------------------------------------------------------------------
 
 TWO_RUNS = """\
 In brackets: the interval of the ratio, from the samples of both runs.
-Caution: these are two runs at two times. What differs from run to run (the processor's clock, other
-programs, where memory lies) is in the ratio and in no interval, so that also a program that has not
-changed may seem faster or slower. Two versions that git has can be run in turn:
+Caution: these are two runs at two times. Differences from run to run (the processor's clock, other
+programs, the placement of memory) are in the ratio and not in the interval, so even a program that
+has not changed may seem faster or slower. Two versions that git has can be run in turn:
 python -m d2lpar compare --before COMMIT script.py"""
-"""What to say of two files."""
+"""The notes for two files."""
 
 
 def report(
     names: tuple[str, str],
     runs: Sequence[tuple[Comparison, Comparison]],
-    found: Sequence[Change],
+    changes: Sequence[Change],
     notes: Sequence[str],
 ) -> str:
-    """Return in words how two versions differ, and what a reader should know of that."""
+    """Return the report of two versions: their changes by function, then notes and cautions."""
     lines = [" -> ".join(names)]
-    for function in dict.fromkeys(change.function for change in found):
-        lines += ["", function, *(str(c) for c in found if c.function == function)]
-    return "\n".join([*lines, "", *notes, *_remarks(runs, found)])
+    for function in dict.fromkeys(change.function for change in changes):
+        lines += ["", function, *(str(c) for c in changes if c.function == function)]
+    return "\n".join([*lines, "", *notes, *_cautions(runs, changes)])
 
 
-def _remarks(
-    runs: Sequence[tuple[Comparison, Comparison]], found: Sequence[Change]
+def _cautions(
+    runs: Sequence[tuple[Comparison, Comparison]], changes: Sequence[Change]
 ) -> Iterator[str]:
-    every = [run for pair in runs for run in pair]
-    compared = {(change.function, change.what) for change in found}
-    if others := sorted(set().union(*map(_units, every)) - compared):
+    every_run = [run for pair in runs for run in pair]
+    compared = {(change.function, change.quantity) for change in changes}
+    if others := sorted(set().union(*map(_units, every_run)) - compared):
         names = dict.fromkeys(function for function, _ in others)
         yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
-    for name, measured in dict.fromkeys(item for run in every for item in _warned(run)):
-        yield f"Caution: {name} {measured}."
+    warnings = dict.fromkeys(
+        f"Caution: {name} {warning}."
+        for run in every_run
+        for name, measurement in run.items()
+        for warning in measurement.warnings
+        if warning not in measurement.total.warnings  # Those are about the spread of samples.
+    )
+    yield from warnings
     old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
     if old != new:
         yield (
             "They ran on different machines or versions of JAX, which may be the difference: "
             f"{', '.join(old)}; and {', '.join(new)}."
         )
-
-
-def _warned(run: Comparison) -> Iterator[tuple[str, str]]:
-    """Give what a reader should know of a run beyond how its samples vary."""
-    for name, measured in run.items():
-        yield from ((name, w) for w in measured.warnings if w not in measured.total.warnings)

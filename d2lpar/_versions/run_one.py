@@ -1,7 +1,6 @@
 """Run a script of one version of a program, in a process of its own; started by its path.
 
-This file imports nothing of d2lpar, which may itself be the program of which two versions are
-compared.
+This file imports nothing of d2lpar, since d2lpar may itself be the program to compare.
 """
 
 import importlib.util
@@ -12,14 +11,14 @@ from pathlib import Path
 def main() -> None:
     """Run `-m module` or a script with its arguments; fail if it has run another version's code.
 
-    The first argument is the folder of the version that runs. The second is the folder of the
-    user's own files, none of whose modules may be imported; "" if the user's own files run.
+    The first argument is the folder of the version that runs. The second is the user's repository,
+    from which no module may be imported; it is "" if the files of that repository run.
     """
     _, own, others, is_module, program, *arguments = sys.argv
     try:
         script_class()(program, bool(is_module), arguments).execute()
-    except SystemExit as ended:  # Many end with sys.exit(main()).
-        if ended.code:
+    except SystemExit as exit:  # A script may end with sys.exit(main()).
+        if exit.code:
             raise
     if others:
         look_at_what_it_imported(Path(others).resolve(), Path(own).resolve())
@@ -35,20 +34,20 @@ def script_class() -> type:
 
 
 def look_at_what_it_imported(folder: Path, own: Path) -> None:
-    """Fail if a module is of this folder; say so if one may be an installed copy of it."""
+    """Fail if a module comes from this folder; point out an installed copy of such a module."""
     files = {
         name: Path(file).resolve()
         for name, module in list(sys.modules.items())
         if (file := getattr(module, "__file__", None))
     }
     installed = {name for name, file in files.items() if "site-packages" in file.parts}
-    # Python itself may lie in there, or the copy of the version that runs.
+    # The folder may contain Python itself, as .venv, and the version that runs.
     pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
-    right = [own, *(python for python in pythons if folder in python.parents)]
+    allowed = [own, *(python for python in pythons if folder in python.parents)]
     wrong = sorted(
         name
         for name, file in files.items()
-        if file.is_relative_to(folder) and not any(map(file.is_relative_to, right))
+        if file.is_relative_to(folder) and not any(map(file.is_relative_to, allowed))
         if name not in installed
     )
     if wrong:

@@ -1,8 +1,9 @@
-"""Charge the time in which a device is idle to the lines of a program, and say how sure that is.
+"""Charge the idle time of a device to the lines of a program, with an interval for each loss.
 
-How it works. `_watch` says by which rule. Two things are not seen and have to be inferred: which
-thread feeds a device, from where each one was while there was a call; and whether a device works
-on what began before a window or ends after it, from who waits and which cores are used.
+How it works. `_watch/sampler.py` gives the rule. Two facts leave no event, and are inferred
+here. One is the thread that feeds a device: the thread that was in a call while the profiler saw
+one. The other is whether a device works on an operator that began before a window or ends after it.
+The threads that wait, and the cores in use, tell.
 """
 
 import math
@@ -16,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from d2lpar._jax import state
-from d2lpar._jax.stack import Place, Site, reads
+from d2lpar._jax.stack import CodePosition, Place, only_reads
 from d2lpar._plain.format import format_seconds
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, Finding, Watched
-from d2lpar._watch.windows import Look, Seen, Spans, Window, merged, overlap
+from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, merged, overlap
 
 _FOR_A_DEVICE = {"value", "barrier", "checks"}
 _CHECKS = "each call waits for its results and looks at them"
@@ -33,25 +34,22 @@ _SWITCHES = {
 
 @dataclass
 class _Line:
-    """What was seen of a thread at a line.
+    """The samples of one thread at one line."""
 
-    Attributes:
-        kinds: For how many seconds after the start it was at what, as windows are a sample of all.
-        lost_as: In how many of them the device was idle for it.
-        lost: Shares of the time of each window in which the device was idle for it.
-        sites: How often it was seen at which position.
-        others: Where other threads were while it waited for one.
-    """
-
+    # Seconds after the start by kind, scaled up from the windows to the whole time; and the part of
+    # them that the device was idle because of this line.
     kinds: Counter[str] = field(default_factory=Counter)
     lost_as: Counter[str] = field(default_factory=Counter)
+    # The share of each window that the device was idle because of this line.
     lost: Counter[int] = field(default_factory=Counter)
-    sites: Counter[Site] = field(default_factory=Counter)
-    others: Counter[Place] = field(default_factory=Counter)
+    # How many samples found the thread at each position.
+    positions: Counter[CodePosition] = field(default_factory=Counter)
+    # Where other threads were while this thread waited for another.
+    elsewhere: Counter[Place] = field(default_factory=Counter)
 
 
 class Account:
-    """Charges what was seen to the lines of the program."""
+    """Charges the samples of a watcher to the lines of the program."""
 
     def __init__(self, watcher: Any) -> None:
         self._watcher = watcher
@@ -62,68 +60,70 @@ class Account:
         self._start = self._end_of_start()
         work = Counter()
         for window in self._windows:
-            for device, spans in window.busy.items():
+            for device, spans in window.events.busy.items():
                 work[device] += overlap(spans, -math.inf, math.inf)
-        # The one that works most comes first, and the lines are charged with its time.
+        # The busiest device comes first. Lines are charged with its idle time.
         self._devices = [name for name, _ in work.most_common()] or ["The device"]
         self._synchronous = state.dispatches_synchronously()
         compiling = defaultdict(list)
-        for one in self._compiled:
-            compiling[one.thread].append((one.began, one.over))
+        for program in self._compiled:
+            compiling[program.thread].append((program.began, program.over))
         self._compiling = {thread: merged(spans) for thread, spans in compiling.items()}
         self._unseen = 0.0
         self._collective = 0.0
-        self._one_of_several = state.process_count() > 1
-        # Shares of the time of each window in which a device was idle.
+        self._has_peers = state.process_count() > 1
+        # For each device, the idle share of each window.
         self._idle: dict[str, Counter[int]] = defaultdict(Counter)
         self._lines: dict[tuple[str, Place], _Line] = defaultdict(_Line)
 
     def _end_of_start(self) -> float:
-        """Return when those first compilations were over that follow each other closely."""
+        """Return when the first compilations ended, those that follow each other closely."""
         began = self._watcher.began
         if self._watcher.after is not None:
             return min(began + self._watcher.after, time.perf_counter())
-        events = (spans for w in self._windows for spans in (*w.busy.values(), w.calls) if spans)
-        ran = min((spans[0][0] for spans in events), default=math.inf)
-        # What is compiled before anything runs, and what comes soon after that.
+        events = [window.events for window in self._windows]
+        spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
+        ran = min((each[0][0] for each in spans), default=math.inf)
+        # Count compilations before the first call, and those that follow soon after.
         soon = max(ran, began + 0.5) + 0.05
         close = []
-        for one in self._compiled:
-            if one.began > soon:
+        for program in self._compiled:
+            if program.began > soon:
                 break
-            close.append(one)
-            soon = one.over + max(0.5, 0.5 * (one.over - close[0].began))
-        new = [one.over for one in close if not one.again]
-        again = [one for one in close if one.again]
+            close.append(program)
+            soon = program.over + max(0.5, 0.5 * (program.over - close[0].began))
+        new = [program.over for program in close if not program.again]
+        again = [program for program in close if program.again]
         end = max(new, default=began)
-        # A program that goes on compiling never ends its start otherwise.
-        if began + self._watcher.watched.seconds - end < sum(one.seconds for one in again):
+        # Otherwise the start of a program that recompiles all the time would never end.
+        if began + self._watcher.watched.seconds - end < sum(program.seconds for program in again):
             end = max((over for over in new if over < again[0].over), default=began)
         return end
 
     def fill(self, watched: Watched) -> None:
-        """Write it all down."""
+        """Fill in the report."""
         watched.start_seconds = self._start - self._watcher.began
         after = watched.judged_seconds
-        looks = [self._after_start(window) for window in self._windows]
-        # A window stands for the time since the one before, of which it is a sample.
+        samples = [self._after_start(window) for window in self._windows]
+        # A window represents the time since the window before.
         weights, previous = {}, self._start
         for number, window in enumerate(self._windows):
-            if looks[number]:
+            if samples[number]:
                 weights[number], previous = window.over - previous, window.over
         weights = {n: span * after / (previous - self._start) for n, span in weights.items()}
         for number, weight in weights.items():
-            self._charge(number, looks[number], weight)
-        watched.observed_seconds = sum(x.end - x.start for there in looks for x in there)
+            self._charge(number, samples[number], weight)
+        watched.observed_seconds = sum(x.end - x.start for kept in samples for x in kept)
         in_windows = set(self._lines)
-        for (name, site, doing), seconds in self._watcher.outside.items():
-            # What no window fell on was seen by the looks between them, if its kind is known.
-            if (name, site.place) not in in_windows and doing in ("value", "barrier"):
-                self._lines[name, site.place].kinds[doing] += seconds
-                self._lines[name, site.place].sites[site] += 1
-        calls = sum(len(window.calls) for window in self._windows)
-        if calls > 20 and not any(window.busy for window in self._windows):
-            watched.observed_seconds, weights = 0.0, {}  # Whatever it recorded, it was not that.
+        for (name, position, activity), seconds in self._watcher.between_windows.items():
+            # Lines that no profiler window covered: use the stack samples between windows, for
+            # waits only.
+            if (name, position.place) not in in_windows and activity in ("value", "barrier"):
+                self._lines[name, position.place].kinds[activity] += seconds
+                self._lines[name, position.place].positions[position] += 1
+        calls = sum(len(window.events.calls) for window in self._windows)
+        if calls > 20 and not any(window.events.busy for window in self._windows):
+            watched.observed_seconds, weights = 0.0, {}  # The profiler missed the devices.
         watched.devices = {}
         for device in self._devices if weights else ():
             share, error = _mean(self._idle[device], weights)
@@ -136,139 +136,142 @@ class Account:
         watched.findings.sort(key=lambda f: (watched.loss(f), f.seconds), reverse=True)
         watched.notes = list(self._notes(watched.observed_seconds))
 
-    # --- What a window charges ----------------------------------------------------------------
+    # --- Charging a window --------------------------------------------------------------------
 
-    def _after_start(self, window: Window) -> list[Look]:
-        """Return the looks of a window, as far as they lie in it and after the start."""
+    def _after_start(self, window: Window) -> list[Sample]:
+        """Return the samples of a window, cut to the window and to the time after the start."""
         first = max(window.began, self._start)
-        looks = (
-            look._replace(start=max(look.start, first), end=min(look.end, window.over))
-            for look in window.looks
+        samples = (
+            sample._replace(start=max(sample.start, first), end=min(sample.end, window.over))
+            for sample in window.samples
         )
-        return [look for look in looks if look.end > look.start]
+        return [sample for sample in samples if sample.end > sample.start]
 
-    def _charge(self, number: int, looks: list[Look], weight: float) -> None:
-        """Charge a window, which stands for some seconds, to the lines."""
+    def _charge(self, number: int, samples: list[Sample], weight: float) -> None:
+        """Charge the lines with a window that represents `weight` seconds."""
         window = self._windows[number]
-        whole = sum(look.end - look.start for look in looks)
-        for n, look in enumerate(looks):
-            compiling = {ident for ident in look.threads if self._is_compiling(ident, look)}
-            callbacks = [i for i, seen in look.threads.items() if seen.sight.doing == "callback"]
+        whole = sum(sample.end - sample.start for sample in samples)
+        for n, sample in enumerate(samples):
+            compiling = {ident for ident in sample.threads if self._is_compiling(ident, sample)}
+            callbacks = [i for i, t in sample.threads.items() if t.stack.activity == "callback"]
             if callbacks:
-                idle = dict.fromkeys(self._devices, look.end - look.start)
+                idle = dict.fromkeys(self._devices, sample.end - sample.start)
             else:
-                # The system tells how long a process has used its cores every few milliseconds.
-                near = looks[max(n - 6, 0) : n + 7]
-                idle, unseen = self._idle_in(look, near, window.busy, bool(compiling))
+                # Linux updates the CPU time of a process only every few milliseconds.
+                near = samples[max(n - 6, 0) : n + 7]
+                idle, unseen = self._idle_in(sample, near, window.events.busy, bool(compiling))
                 self._unseen += unseen
-                # Of what is not seen, whatever takes no processor waits for others.
-                together = unseen if self._one_of_several and _cores(near) < 0.3 else 0.0
-                spans = window.collectives.get(self._devices[0], [])
-                together += overlap(spans, look.start, look.end)
+                # An unseen operator that uses no CPU waits for other processes.
+                together = unseen if self._has_peers and _native_cores(near) < 0.3 else 0.0
+                spans = window.events.collectives.get(self._devices[0], [])
+                together += overlap(spans, sample.start, sample.end)
                 self._collective += together * weight / whole
             for device, seconds in idle.items():
                 self._idle[device][number] += seconds / whole
             lost = idle[self._devices[0]]
-            is_idle, called = lost > 0.5 * (look.end - look.start), _in_call(look, window)
-            for ident, seen in look.threads.items():
+            is_idle, called = lost > 0.5 * (sample.end - sample.start), _in_call(sample, window)
+            for ident, thread in sample.threads.items():
                 if ident in compiling:
-                    continue  # Its time is known from the events.
-                kind = _kind(seen, is_idle, called)
-                name = "a callback" if kind == "callback" else seen.name
-                line = self._lines[name, seen.sight.site.place]
-                line.kinds[kind] += (look.end - look.start) * weight / whole
-                line.sites[seen.sight.site] += 1
+                    continue  # The events of the compilation tell its time.
+                kind = _kind(thread, is_idle, called)
+                name = "a callback" if kind == "callback" else thread.name
+                line = self._lines[name, thread.stack.position.place]
+                line.kinds[kind] += (sample.end - sample.start) * weight / whole
+                line.positions[thread.stack.position] += 1
                 if ident in (callbacks or [self._feeders[number]]):
                     line.lost_as[kind] += lost * weight / whole
                     line.lost[number] += lost / whole
                     if kind == "host wait":
-                        line.others.update(
-                            other.sight.site.place
-                            for other in look.threads.values()
-                            if other.sight.doing != "locks"
+                        line.elsewhere.update(
+                            other.stack.position.place
+                            for other in sample.threads.values()
+                            if other.stack.activity != "locks"
                         )
 
-    def _is_compiling(self, ident: int, look: Look) -> bool:
-        if look.threads[ident].sight.doing == "compiles":
+    def _is_compiling(self, ident: int, sample: Sample) -> bool:
+        if sample.threads[ident].stack.activity == "compiles":
             return True
-        # While JAX traces, the lines of the function itself run.
-        return overlap(self._compiling.get(ident, []), look.at, look.at + 1e-9) > 0
+        # While JAX traces, the stack shows the lines of the traced function.
+        return overlap(self._compiling.get(ident, []), sample.taken_at, sample.taken_at + 1e-9) > 0
 
     def _idle_in(
-        self, look: Look, near: list[Look], busy: dict[str, Spans], compiling: bool
+        self, sample: Sample, near: list[Sample], busy: dict[str, Spans], compiling: bool
     ) -> tuple[dict[str, float], float]:
-        """Return for how long each device had nothing to do in the time of a look.
+        """Return how long each device was idle during a sample.
 
-        And for how long the first had something to do that was not seen.
+        And how long the first device worked on an operator without an event.
         """
-        start, end = look.start, look.end
+        start, end = sample.start, sample.end
         idle = {d: end - start - overlap(busy.get(d, []), start, end) for d in self._devices}
         first = self._devices[0]
         if (
             min(idle.values()) == end - start
             and not compiling
-            and self._is_unseen(look, near, busy.get(first, []))
+            and self._is_unseen(sample, near, busy.get(first, []))
         ):
             idle[first] = 0.0
             return idle, end - start
         return idle, 0.0
 
-    def _is_unseen(self, look: Look, near: list[Look], busy: Spans) -> bool:
-        """Return whether a device works on what began before a window, or ends after it.
+    def _is_unseen(self, sample: Sample, near: list[Sample], busy: Spans) -> bool:
+        """Return whether a device works on an operator that reaches over an edge of the window.
 
-        That leaves no event, so there may be work before the first one and after the last.
+        Such an operator leaves no event. So there may be one before the first event of the window,
+        and one after the last.
         """
-        events = [span for span in busy if span[1] - span[0] > 1e-4]  # Some take no time.
-        if events and events[0][0] < look.end and look.start < events[-1][1]:
+        events = [span for span in busy if span[1] - span[0] > 1e-4]  # Some operators are empty.
+        if events and events[0][0] < sample.end and sample.start < events[-1][1]:
             return False
         waits = reading = computes = False
-        for ident, seen in look.threads.items():
-            # Whoever computes may be kept from its core for a moment, and then stands still too.
-            rests = not seen.moved and not any(
-                x.threads[ident].worked for x in near if ident in x.threads
+        for ident, thread in sample.threads.items():
+            # A preempted thread looks like a waiting one, so consider the samples around.
+            rests = not thread.has_moved and not any(
+                x.threads[ident].used_cpu for x in near if ident in x.threads
             )
-            calls = seen.sight.doing == "call"
-            reads_it = calls and reads(seen.sight.deepest)
-            waits |= rests and seen.sight.doing in _FOR_A_DEVICE
-            # A call itself may wait for what another process has not called yet.
-            waits |= rests and seen.sight.doing == "jax" and self._one_of_several
-            waits |= self._synchronous and seen.worked and calls and not reads_it
+            calls = thread.stack.activity == "call"
+            reads_it = calls and only_reads(thread.stack.innermost)
+            waits |= rests and thread.stack.activity in _FOR_A_DEVICE
+            # A call may wait until another process makes the same call.
+            waits |= rests and thread.stack.activity == "jax" and self._has_peers
+            waits |= self._synchronous and thread.used_cpu and calls and not reads_it
             reading |= rests and reads_it
-            computes |= seen.worked and reads_it  # NumPy has threads of its own.
-        others = _cores(near)
-        return waits or (others > (0.3 if reading else 0.5) and not computes)
+            computes |= thread.used_cpu and reads_it  # NumPy has threads of its own.
+        native_cores = _native_cores(near)
+        return waits or (native_cores > (0.3 if reading else 0.5) and not computes)
 
-    # --- What is told -------------------------------------------------------------------------
+    # --- Reporting ----------------------------------------------------------------------------
 
     def _of_lines(self, weights: dict[int, float], after: float) -> Iterator[Finding]:
         watcher = self._watcher
         for (name, place), line in self._lines.items():
-            # A call, and a library's Python, are part of dispatching where that is seen as well.
+            # Count ambiguous samples as dispatch if clear dispatch samples of this line are at
+            # least a tenth of them.
             sure = line.kinds["dispatch"] > 0.1 * line.kinds["perhaps dispatch"]
             for kinds in (line.kinds, line.lost_as):
                 kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
             seconds = sum(line.kinds.values())
             lost, error = _mean(line.lost, weights)
-            # Where most of the time is lost, what loses it.
+            # Name the kind that caused the idleness, if over half of the line's time was idle.
             costs = line.lost_as if lost * after > 0.5 * seconds else line.kinds
             kind = max(line.kinds, key=lambda kind: (costs[kind], line.kinds[kind]))
             works_on = lost < SEEN and kind in ("device idle", "dispatch", "host wait")
             if works_on or seconds < SEEN * after:
                 continue
             callers: Counter[str] = Counter()
-            for caller, looks in (x for site in line.sites for x in watcher.callers[site].items()):
-                if caller.place != place:  # As that of a comprehension is.
-                    callers[str(caller.place)] += looks
+            for position in line.positions:
+                for caller, count in watcher.callers[position].items():
+                    if caller.place != place:  # A comprehension's caller is on the same line.
+                        callers[str(caller.place)] += count
             detail = ""
-            for other, _ in line.others.most_common(kind == "host wait"):
+            for other, _ in line.elsewhere.most_common(kind == "host wait"):
                 detail = f"Meanwhile another thread was at {other}  {other.code}"
             yield Finding(
                 kind,
                 place,
-                line.sites.most_common(1)[0][0].operation,
+                line.positions.most_common(1)[0][0].operation,
                 name,
                 seconds,
-                max(sum(watcher.times[site] for site in line.sites), 1),
+                max(sum(watcher.times[position] for position in line.positions), 1),
                 lost * after,
                 max(lost - error, 0.0) * after,
                 dict(callers),
@@ -277,24 +280,26 @@ class Account:
 
     def _of_compilations(self, seconds: float) -> Iterator[Finding]:
         lines = defaultdict(list)
-        for one in self._compiled:
-            lines[one.callers[0].place].append(one)
+        for program in self._compiled:
+            lines[program.callers[0].place].append(program)
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for place, compiled in lines.items():
-            again = [one for one in compiled if one.again]
-            told = again or [one for one in compiled if one.over > self._start]
-            took = sum(one.seconds for one in told)
+            again = [program for program in compiled if program.again]
+            reported = again or [program for program in compiled if program.over > self._start]
+            took = sum(program.seconds for program in reported)
             if took < SEEN * seconds:
                 continue
-            lost = sum(max(one.over - max(one.began, self._start), 0.0) for one in again)
+            lost = sum(
+                max(program.over - max(program.began, self._start), 0.0) for program in again
+            )
             detail = f"That took {format_seconds(took)}."
             yield Finding(
                 "compilation" if again else "first compilation",
                 place,
-                told[-1].callers[0].operation,
-                names.get(told[-1].thread, "a thread"),
+                reported[-1].callers[0].operation,
+                names.get(reported[-1].thread, "a thread"),
                 lost if again else took,
-                len(told),
+                len(reported),
                 lost,
                 lost,
                 detail=f"{why(compiled)} {detail}" if again else detail,
@@ -312,8 +317,8 @@ class Account:
             )
         if len(self._devices) > 1 and self._unseen > 0.1 * observed_seconds:
             yield (
-                "Operators that take longer than one look at the devices were counted for "
-                f"{self._devices[0]}; on which device they ran was not seen."
+                f"Operators longer than a window were counted for {self._devices[0]}; the device "
+                "that they ran on was not seen."
             )
         if not observed_seconds:
             reason = self._watcher.windows.why_none
@@ -323,51 +328,53 @@ class Account:
 
 
 def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
-    """Return, for each window, the thread that most likely hands work to the devices then."""
+    """Return, for each window, the thread that most likely dispatches to the devices."""
     called: list[Counter[int]] = []
     moved: Counter[int] = Counter()
     for window in windows:
         called.append(Counter())
-        for look in window.looks:
-            in_call = _in_call(look, window)
-            # Most calls are shorter than the time between two looks.
-            first, last = (bisect_left(window.calls, (at,)) for at in (look.start, look.end))
-            for ident, seen in look.threads.items():
-                if in_call and seen.sight.doing in ("call", "jax", "library", "compiles"):
+        for sample in window.samples:
+            in_call = _in_call(sample, window)
+            # Calls are often shorter than the time between two samples.
+            calls = window.events.calls
+            first, last = (bisect_left(calls, (at,)) for at in (sample.start, sample.end))
+            for ident, thread in sample.threads.items():
+                if in_call and thread.stack.activity in ("call", "jax", "library", "compiles"):
                     called[-1][ident] += 1
-                if first < last and seen.moved:
+                if first < last and thread.has_moved:
                     moved[ident] += 1
-    compiling = Counter(one.thread for one in compiled)
+    compiling = Counter(program.thread for program in compiled)
     anywhere = sum(called, Counter()) or moved or compiling
     anywhere = anywhere or Counter([threading.main_thread().ident])
     return [(here or anywhere).most_common(1)[0][0] for here in called]
 
 
-def _cores(looks: list[Look]) -> float:
-    """Return how many cores threads used that are not Python's."""
-    return sum(x.others * (x.end - x.start) for x in looks) / (looks[-1].end - looks[0].start)
+def _native_cores(samples: list[Sample]) -> float:
+    """Return how many cores were used by threads other than Python's."""
+    whole = samples[-1].end - samples[0].start
+    return sum(x.native_cores * (x.end - x.start) for x in samples) / whole
 
 
-def _in_call(look: Look, window: Window) -> bool:
-    # Whoever looks does not see the threads and the clock at the same moment.
-    return overlap(window.calls, look.at - 5e-5, look.at + 5e-5) > 0
+def _in_call(sample: Sample, window: Window) -> bool:
+    # The sampler reads the clock and the stacks one after the other.
+    return overlap(window.events.calls, sample.taken_at - 5e-5, sample.taken_at + 5e-5) > 0
 
 
-def _kind(seen: Seen, idle: bool, called: bool) -> str:
-    """Return which of `KINDS` a thread is at."""
-    doing = seen.sight.doing
+def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
+    """Return the kind of a thread's activity, one of `KINDS`, or "perhaps dispatch"."""
+    activity = thread.stack.activity
     known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
-    if doing in ("value", "barrier", "callback", *known):
-        return known.get(doing, doing)
-    if not seen.worked and not idle and doing in ("call", "jax", "puts"):
-        return "value" if reads(seen.sight.deepest) and not called else "queue"
-    if doing in ("jax", "puts") or called:
+    if activity in ("value", "barrier", "callback", *known):
+        return known.get(activity, activity)
+    if not thread.used_cpu and not idle and activity in ("call", "jax", "puts"):
+        return "value" if only_reads(thread.stack.innermost) and not called else "queue"
+    if activity in ("jax", "puts") or called:
         return "queue" if not idle else "dispatch"
-    return "perhaps dispatch" if doing in ("library", "call") else "device idle"
+    return "perhaps dispatch" if activity in ("library", "call") else "device idle"
 
 
 def _mean(shares: dict[int, float], weights: dict[int, float]) -> tuple[float, float]:
-    """Return the mean of what was seen in each window, and how far off it may be (95 %)."""
+    """Return the weighted mean of the windows' shares, and the half width of its 95 % interval."""
     whole = sum(weights.values())
     if not whole:
         return 0.0, 1.0

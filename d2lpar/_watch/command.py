@@ -1,4 +1,4 @@
-"""`python -m d2lpar watch`: run a script, and report its lines however it ends."""
+"""`python -m d2lpar watch`: run a script, and report the lines that keep its devices waiting."""
 
 import argparse
 import fcntl
@@ -16,7 +16,8 @@ from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
 
-# As JAX finds out, and where it cannot. A batch script of Slurm has a number, but is in no step.
+# Variables with the number and the count of the processes. JAX detects the first two launchers. A
+# batch script of Slurm has a number, but no SLURM_STEP_NUM_TASKS: it belongs to no step.
 _LAUNCHERS = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
     ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
@@ -25,58 +26,58 @@ _LAUNCHERS = (
 )
 
 
-def watch(asked: argparse.Namespace) -> int:
-    """Run a script in this process, and say which of its lines keep the device waiting."""
-    script = script_of(asked)
-    if asked.json and (number := process_number()) is not None:
-        asked.json = of_process(asked.json, number)
-    return run_and_report(script, Report(asked.json, asked.fail_over, asked.after))
+def watch(options: argparse.Namespace) -> int:
+    """Run a script in this process, and report which of its lines keep the device waiting."""
+    script = script_to_run(options)
+    if options.json and (number := process_number()) is not None:
+        options.json = path_for_process(options.json, number)
+    return run_and_report(script, Report(options.json, options.fail_over, options.after))
 
 
-def script_of(asked: argparse.Namespace) -> Script:
-    """Return the script, or refuse what cannot be run, or reported of."""
-    if not asked.module and not Path(asked.script).is_file():
-        asked.refuse(f"there is no script {asked.script!r}")
-    if asked.json and not os.access(asked.json.parent, os.W_OK):
-        missing = "cannot write to the" if asked.json.parent.is_dir() else "there is no"
-        asked.refuse(f"{missing} folder {str(asked.json.parent)!r} for the report")
-    if asked.json and asked.json.is_dir():
-        asked.refuse(f"{str(asked.json)!r} is a folder, and no file for the report")
-    return Script(asked.script, asked.module, asked.arguments)
+def script_to_run(options: argparse.Namespace) -> Script:
+    """Return the script; refuse one that is missing, and a report that cannot be written."""
+    if not options.module and not Path(options.script).is_file():
+        options.refuse(f"there is no script {options.script!r}")
+    if options.json and not os.access(options.json.parent, os.W_OK):
+        missing = "cannot write to the" if options.json.parent.is_dir() else "there is no"
+        options.refuse(f"{missing} folder {str(options.json.parent)!r} for the report")
+    if options.json and options.json.is_dir():
+        options.refuse(f"{str(options.json)!r} is a folder, not a file for the report")
+    return Script(options.script, options.module, options.arguments)
 
 
 def run_and_report(script: Script, report: "Report | None") -> int:
-    """Run a script in this process to the end of its threads, report, and return its status."""
+    """Run a script in this process, wait for its threads, report, and return its exit status."""
     if package := script.installed_package():
         belongs_to_the_user(package)
     if report:
         report.begin()
     status = script.run()
     with suppress(KeyboardInterrupt):
-        threading._shutdown()  # Python waits for the threads of a program before it ends.
+        threading._shutdown()  # Join the threads of the script, as Python does at its exit.
     return report.end(status) if report else status
 
 
 def process_number() -> int | None:
-    """Return which of the processes this is that a launcher has started; None if it is alone."""
+    """Return the number of this process if a launcher has started several, else None."""
     for number, count in _LAUNCHERS:
         if int(os.environ.get(count, 1)) > 1 and number in os.environ:
             return int(os.environ[number])
     return None
 
 
-def of_process(path: Path, number: int) -> Path:
-    """Return the file of one process, where `path` is asked for.
+def path_for_process(path: Path, number: int) -> Path:
+    """Return the file for one of several processes, next to the requested one.
 
     Example:
-        >>> of_process(Path("runs/report.json"), 3).as_posix()
+        >>> path_for_process(Path("runs/report.json"), 3).as_posix()
         'runs/report.3.json'
     """
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
 class Report:
-    """What `watch` prints and writes when a script has ended, however it ends."""
+    """Watches a script, and reports when it ends: normally, by an error, or by a signal."""
 
     def __init__(
         self,
@@ -88,16 +89,16 @@ class Report:
         self._json = json.absolute() if json else None
         self._fail_over, self._prints = fail_over, prints
         self._process = os.getpid()
-        self._watcher = Watcher(after=after, on_look=self._write_now_and_then, of_command=True)
+        self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
-        # The script may close its standard error, or send it elsewhere. Far from the numbers that
-        # its own files get.
+        # Duplicate standard error, since the script may close or redirect it. Start at 200, out of
+        # the way of the descriptors that the script's own files get.
         self._stderr = 2
         with suppress(OSError, ValueError):
             self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
 
     def begin(self) -> None:
-        """Watch from now on, and see to it that the report comes."""
+        """Start watching; report also if the script calls `os._exit` or receives SIGTERM."""
         exit_at_once = os._exit
 
         def report_and_exit(status: int) -> None:
@@ -114,7 +115,7 @@ class Report:
         self._watcher.start()
 
     def end(self, status: int) -> int:
-        """Report, once, and return the exit status; a forked child reports nothing."""
+        """Report once, and return the exit status; a forked child reports nothing."""
         if os.getpid() != self._process or self._watcher is None:
             return status
         watcher, self._watcher = self._watcher, None
@@ -136,10 +137,10 @@ class Report:
             self._print("\nToo short to judge: less than two seconds came after the start.")
             return False
         too_much = watched.losses(self._fail_over)
-        for found in too_much:
+        for finding in too_much:
             self._print(
-                f"\nMore than {self._fail_over:.0%}: {found.place} {KINDS[found.kind][0]}, which "
-                f"costs {watched.loss(found):.1%} of the time."
+                f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
+                f"which costs {watched.loss(finding):.1%} of the time."
             )
         if not watched.observed_seconds:
             self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
@@ -152,7 +153,7 @@ class Report:
                 break
 
     def _write_now_and_then(self) -> None:
-        """Write the report so far, for whoever is killed; ever more rarely."""
+        """Write the report up to now, ever more rarely: the process may be killed at any time."""
         if self._json and time.monotonic() > self._due:
             began = time.monotonic()
             self._watcher.report()

@@ -1,9 +1,9 @@
 """Assert that in a block of code nothing waits for a device, and nothing compiles.
 
-How it works. `_reads` tells of each read of an array in the thread that reads it, and JAX of each
-compilation in the thread that compiles; the stack says at which line of the program that is. What
-Python 3.11 hides is sampled: a thread looks every millisecond whether the one of the block stands
-still in a call that can only read.
+How it works. `_jax/reads.py` calls a listener before each read of an array, and JAX calls one after
+each compilation, both in the thread concerned. The stack of that thread then shows the line of the
+program. Python 3.11 hides some reads, and these are found by sampling: every millisecond, another
+thread checks whether the thread of the block rests in a call that can only read.
 """
 
 import sys
@@ -14,19 +14,19 @@ from types import FrameType
 from typing import Any
 
 from d2lpar._jax.compilations import compilations_heard
-from d2lpar._jax.reads import hears_all, innermost, reads_heard, require_hearing
+from d2lpar._jax.reads import current_listener, hears_all, reads_heard, require_hearing
 from d2lpar._jax.stack import (
-    Sight,
-    Site,
+    CodePosition,
+    StackSample,
     current_frames,
     frames_outward,
+    only_reads,
     owner_of,
     processor_time,
-    reads,
-    sight_of,
+    sample_stack,
 )
 from d2lpar._jax.state import require_values
-from d2lpar._measure.waiting import to_ask
+from d2lpar._measure.waiting import unwrap_key
 from d2lpar._plain.errors import WaitError
 from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
@@ -42,36 +42,37 @@ def no_waits(
     """Assert that no line in a `with` block waits for a device, or reads an array, on CPUs too.
 
     Every read counts: `float(x)`, `x.item()`, `if x > 0:`, `f"{x}"`, `np.asarray(x)`, a barrier;
-    in your code and in what it calls. It counts even if the array was ready, since whether it is
-    depends on the machine, and a test should not; so keep a value that you need again as a number.
-    A read that is meant stands in `with d2lpar.waits_allowed():`, and what `InFlight` waits for is
-    allowed. What waits without reading an array does not count, such as a call that finds the queue
-    of the device full, or one of a program with a callback.
+    in your code and in the code that it calls. A read counts even if the array was ready. Whether
+    it is ready depends on the machine, and a test should not. So keep a value that you need again
+    as a number. Put an intended read into `with d2lpar.waits_allowed():`. The waits of `InFlight`
+    are allowed. A call that waits without reading an array does not count, such as one that finds
+    the device's queue full, or one of a program with a callback.
 
-    The error comes at the end of the block, which runs as it would without: so one run finds all
-    the lines, and no `except Exception` in a loop hides them. If the block raises an error of its
-    own, that goes on, and its notes name the lines.
+    The error comes at the end of the block, which runs as usual. So one run finds all the lines,
+    and no `except Exception` in a loop hides them. If the block raises an error of its own, that
+    error goes on, and its notes name the lines.
 
-    It holds for the thread that enters the block, as `jax.transfer_guard` does: a thread that
-    writes logs or checkpoints may wait. While a generator or a coroutine stands inside its block,
-    whatever else its thread runs counts as well. Of nested blocks, the innermost tells.
+    The assertion covers the thread that enters the block, as `jax.transfer_guard` does: a thread
+    that writes logs or checkpoints may wait. While a generator or a coroutine is suspended inside
+    its block, everything else in the same thread counts as well. The innermost of nested blocks
+    raises the error.
 
-    From Python 3.12 on, every read is seen. Python 3.11 hides some, for which it is sampled; the
-    error says so. A read costs some 10 µs more in the block, and nothing outside.
+    From Python 3.12 on, every read is seen. Python 3.11 hides some, and sampling finds only the
+    long ones; the error says so. A read costs some 10 µs more in the block, and nothing outside.
 
     Args:
         no_compilations: Whether nothing may be compiled either. Call each function once before,
             with arguments of the same shapes, dtypes and devices.
-        allow_ready: Whether to read an array that is ready is allowed, for a loop that asks
-            `x.is_ready()`, or reads what was computed long before. Then a test depends on how fast
-            the machine is.
+        allow_ready: Whether a read of a ready array is allowed, as in a loop that checks
+            `x.is_ready()`, or that reads old results. Then the speed of the machine decides whether
+            a test passes.
 
     Returns:
         A context manager.
 
     Raises:
         WaitError: At the end of the block, if a line has waited or compiled.
-        D2lparError: If JAX traces, or this version of it reads in a way that is not seen.
+        D2lparError: If JAX traces, or d2lpar cannot see the reads of this version of JAX.
 
     Example:
         >>> import jax.numpy as jnp
@@ -94,97 +95,101 @@ class _NoWaits:
     def __enter__(self) -> None:
         require_values("no_waits()")
         require_hearing()
-        self._found: dict[Any, Finding] = {}
-        self._found_at: dict[Any, Finding | None] = {}
+        self._findings: dict[Any, Finding] = {}
+        self._by_position: dict[Any, Finding | None] = {}
         self._thread = threading.current_thread()
         with ExitStack() as stack:
-            is_told = stack.enter_context(reads_heard(self._note_read))
+            is_listening = stack.enter_context(reads_heard(self._note_read))
             if self._no_compilations:
                 stack.enter_context(compilations_heard(self._note_compilation))
             if not hears_all():
-                stack.enter_context(_standing_still(self._thread, is_told, self._note))
+                stack.enter_context(_hidden_reads(self._thread, is_listening, self._note))
             self._open = stack.pop_all()
 
     def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> None:
         __tracebackhide__ = True  # pytest shows the line that ends here, the block's.
         self._open.close()
-        if not (found := list(self._found.values())):
+        if not (findings := list(self._findings.values())):
             return
-        what = "wait for a device" + " or compile" * self._no_compilations
-        waits = WaitError(_told(found, what), found, hears_all())
-        # A generator that is closed inside the block has no error of its own.
+        forbidden = "wait for a device" + " or compile" * self._no_compilations
+        waits = WaitError(_message(findings, forbidden), findings, hears_all())
+        # GeneratorExit closes a suspended generator, and is no error of the block.
         if error is None or isinstance(error, GeneratorExit):
             raise waits from None
         error.add_note(str(waits))
 
     def _note_read(self, kind: str, read: Any) -> None:
-        arrays = [to_ask(array) for array in (read if isinstance(read, list) else [read])]
+        arrays = [unwrap_key(array) for array in (read if isinstance(read, list) else [read])]
         if not (self._allow_ready and all(map(_is_ready, arrays))):
             self._note(_positions(sys._getframe(2)), kind, _described(arrays))
 
     def _note_compilation(self, name: str) -> None:
-        if innermost() == self._note_read:  # Else in another thread, or allowed.
+        if current_listener() == self._note_read:  # Not in another thread, nor allowed.
             self._note((name, *_positions(sys._getframe(1))), "compilation", name)
 
-    def _note(self, at: Any, kind: str, detail: str, sight: Sight | None = None) -> None:
-        if at not in self._found_at:
-            sight = sight or sight_of(sys._getframe(2))
-            self._found_at[at] = None
-            # What JAX reads while it compiles, constants of the program, is part of compiling.
-            if kind == "compilation" or not (sight and sight.doing == "compiles"):
-                found = self._finding(kind, detail, at, sight)
-                # Python specializes what runs often; then a call is at another instruction.
-                key = kind, found.place, found.operation, detail
-                self._found_at[at] = self._found.setdefault(key, found)
-        if found := self._found_at[at]:
-            found.times += 1
+    def _note(self, at: Any, kind: str, detail: str, sample: StackSample | None = None) -> None:
+        if at not in self._by_position:
+            sample = sample or sample_stack(sys._getframe(2))
+            self._by_position[at] = None
+            # Reading the constants of a program is part of compiling.
+            if kind == "compilation" or not (sample and sample.activity == "compiles"):
+                finding = self._finding(kind, detail, at, sample)
+                # Python specializes frequent code, which moves a call to another instruction.
+                key = kind, finding.place, finding.operation, detail
+                self._by_position[at] = self._findings.setdefault(key, finding)
+        if finding := self._by_position[at]:
+            finding.times += 1
 
-    def _finding(self, kind: str, detail: str, at: Any, sight: Sight | None) -> Finding:
-        *_, inner, mine = at
-        kind = "check" if sight and sight.doing == "checks" else kind
-        if inner.owner == "library" and inner != mine:
+    def _finding(self, kind: str, detail: str, at: Any, sample: StackSample | None) -> Finding:
+        *_, inner, user = at
+        kind = "check" if sample and sample.activity == "checks" else kind
+        if inner.owner == "library" and inner != user:
             detail += f", in {inner.place}  {inner.place.code}"
-        found = Finding(kind, mine.place, mine.operation, self._thread.name, detail=detail)
-        for caller in sight.callers[:1] if sight else ():
-            found.callers[str(caller.place)] = 1
-        return found
+        finding = Finding(kind, user.place, user.operation, self._thread.name, detail=detail)
+        for caller in sample.callers[:1] if sample else ():
+            finding.callers[str(caller.place)] = 1
+        return finding
 
 
-def _positions(frame: FrameType) -> tuple[Site, Site, Site]:
-    """Return what reads, whose code asks for that, and the user's own line that led there."""
-    inner = mine = None
+def _positions(frame: FrameType) -> tuple[CodePosition, CodePosition, CodePosition]:
+    """Return the positions of the read, of the innermost library or user code, and of the user's.
+
+    The last one is the library's if no frame is the user's.
+    """
+    inner = user = None
     for outer in frames_outward(frame):
         owner = owner_of(outer.f_code.co_filename)
         if owner in ("user", "library"):
             inner = inner or outer
         if owner == "user":
-            mine = outer
+            user = outer
             break
-    inner = inner or frame
-    first, second, third = (Site(f.f_code, f.f_lasti) for f in (frame, inner, mine or inner))
-    return first, second, third
+    inner, user = inner or frame, user or inner or frame
+    read, inner, user = (CodePosition(f.f_code, f.f_lasti) for f in (frame, inner, user))
+    return read, inner, user
 
 
-def _told(found: Collection[Finding], what: str) -> str:
-    lines = len({finding.place for finding in found})
-    parts = [f"{plural(lines, 'line')} found in a block in which nothing should {what}:"]
-    for one in found:
-        does = "compiles" if one.kind == "compilation" else f"{KINDS[one.kind][0]},"
-        does = f"{does} {one.detail}" if one.detail else does.rstrip(",")
-        called = "".join(f", called from {caller}" for caller in one.callers)
+def _message(findings: Collection[Finding], forbidden: str) -> str:
+    lines = len({finding.place for finding in findings})
+    parts = [f"{plural(lines, 'line')} found in a block in which nothing should {forbidden}:"]
+    for finding in findings:
+        is_compilation = finding.kind == "compilation"
+        does = "compiles" if is_compilation else f"{KINDS[finding.kind][0]},"
+        does = f"{does} {finding.detail}" if finding.detail else does.rstrip(",")
+        called = "".join(f", called from {caller}" for caller in finding.callers)
         parts.append(
-            f"  {one.place}  {one.place.code}\n"
-            f"      {does}, {plural(one.times, 'time')}: {one.operation}{called}"
+            f"  {finding.place}  {finding.place.code}\n"
+            f"      {does}, {plural(finding.times, 'time')}: {finding.operation}{called}"
         )
-    for kind in dict.fromkeys(one.kind for one in found):
+    for kind in dict.fromkeys(finding.kind for finding in findings):
         _, advice, link = KINDS[kind]
         parts += [advice, link]
-    parts.append("What is meant goes into `with d2lpar.waits_allowed():`.")
+    parts.append("Put an intended read into `with d2lpar.waits_allowed():`.")
     return "\n".join(parts if hears_all() else [*parts, _SAMPLED])
 
 
 def _is_ready(array: Any) -> bool:
-    # A deleted one must not be asked before jax 0.11.2; to read it is an error anyway.
+    # Before jax 0.11.2, `is_ready` of a deleted array crashes. Reading one is an error anyway.
     return not hasattr(array, "is_ready") or array.is_deleted() or array.is_ready()
 
 
@@ -196,37 +201,37 @@ def _described(arrays: list[Any]) -> str:
 
 
 @contextmanager
-def _standing_still(thread: threading.Thread, is_told: Any, note: Any) -> Iterator[None]:
-    """Look at a thread every millisecond, and note where it stands still in a call that reads."""
+def _hidden_reads(thread: threading.Thread, is_listening: Any, note: Any) -> Iterator[None]:
+    """Sample a thread every millisecond, and note where it rests in a call that can only read."""
     done = threading.Event()
 
-    def look() -> None:
+    def sample_until_done() -> None:
         last, used, noted = None, None, False
         while not done.wait(1e-3):
-            sight = sight_of(current_frames().get(thread.ident))
+            sample = sample_stack(current_frames().get(thread.ident))
             before, used = used, processor_time(thread)
-            rests = bool(last and sight and sight.at == last.at)
+            rests = bool(last and sample and sample.fingerprint == last.fingerprint)
             rests = rests and (used is None or before is None or used - before < 2e-4)
-            if rests and not noted and _may_read(sight) and is_told() and _something_is_unready():
-                note((sight.site, sight.site), "value", "", sight)
+            if rests and not noted and _may_read(sample) and is_listening() and _any_unready():
+                note((sample.position, sample.position), "value", "", sample)
                 noted = True
             noted = noted and rests
-            last = sight
+            last = sample
 
-    looking = threading.Thread(target=look, name="d2lpar.no_waits", daemon=True)
-    looking.start()
+    sampler = threading.Thread(target=sample_until_done, name="d2lpar.no_waits", daemon=True)
+    sampler.start()
     try:
         yield
     finally:
         done.set()
-        looking.join()
+        sampler.join()
 
 
-def _may_read(sight: Sight) -> bool:
-    # A file is read by functions of NumPy too.
-    called = sight.deepest.calls() or ""
-    return sight.doing == "call" and reads(sight.deepest) and "file" not in called
+def _may_read(sample: StackSample) -> bool:
+    # NumPy's functions whose names contain "file" read a file.
+    is_file = "file" in sample.innermost.called_name()
+    return sample.activity == "call" and only_reads(sample.innermost) and not is_file
 
 
-def _something_is_unready() -> bool:
-    return not all(map(_is_ready, map(to_ask, sys.modules["jax"].live_arrays())))
+def _any_unready() -> bool:
+    return not all(map(_is_ready, map(unwrap_key, sys.modules["jax"].live_arrays())))

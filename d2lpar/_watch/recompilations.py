@@ -1,8 +1,9 @@
-"""What a program compiles: at which line, whether it had before, and what has changed since.
+"""Record each compilation: its line, whether the line compiled before, and the changed arguments.
 
-How it works. JAX tells its listeners when it has traced, lowered or compiled something, in the
-thread that does it. The stack of that thread says at which line, and two functions of JAX that are
-on it know which function, and for which arguments.
+How it works. JAX tells its listeners whenever it has traced, lowered or compiled a program, in the
+thread that does so. The stack of that thread shows the user's line. Two functions of JAX on the
+same stack show the compiled function (`cache_miss`) and its arguments
+(`lower_sharding_computation`).
 """
 
 import sys
@@ -16,21 +17,18 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any, NamedTuple
 
-from d2lpar._jax.stack import Site, frames_outward, owner_of
+from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
 from d2lpar._plain.format import plural
 
-_COMPILED = "backend_compile_duration"  # How the last event ends that JAX tells of a program.
+_COMPILED = "backend_compile_duration"  # The end of the name of a program's last event.
 
 
 class Argument(NamedTuple):
-    """What a program is compiled for: `float32[3,5]`, weakly typed or not, and where it is.
+    """An argument that a program is compiled for."""
 
-    That is "" if nobody has said where it is to be.
-    """
-
-    shape: str
-    weak: bool
-    where: str
+    shape: str  # With the dtype, such as `float32[3,5]`.
+    weak: bool  # Whether it is weakly typed.
+    where: str  # The device that it is committed to; "" if to none.
 
     def placed(self) -> str:
         """Return where it is, in words."""
@@ -39,20 +37,21 @@ class Argument(NamedTuple):
 
 @dataclass(eq=False)
 class Compiled:
-    """A program that was compiled, or is.
+    """A program that was compiled, or is being compiled.
 
     Attributes:
-        began: When its tracing began; seconds of `time.perf_counter`, as `over`.
-        arguments: Those that it takes; None if they were not seen.
-        results: The shapes that it returns.
-        thread: The number of the one that compiles.
-        callers: The positions in the code that led there, the user's own line first.
+        began: When its tracing began, in seconds of `time.perf_counter`.
+        over: When its compilation ended.
+        arguments: Its arguments; None if they were not seen.
+        results: The dtypes and shapes of its results.
+        thread: The identifier of the thread that compiled it.
+        callers: The positions that led to it, the user's own line first.
         by_library: Whether a library's code is between that line and JAX.
-        moved: Whether the thread was seen elsewhere since it compiled the one before.
-        function: Refers to the function, if JAX has one.
-        of_library: Whether that is a library's, such as those of `jax.numpy`.
-        code: Tells it from others of that name.
-        again: Whether the program came to this line anew, and had compiled it there before.
+        went_elsewhere: Whether a sample saw the thread move since its compilation before.
+        function: A weak reference to the Python function, if JAX has one.
+        of_library: Whether that function belongs to a library, such as `jax.numpy`.
+        code: Distinguishes it from other programs with the same name.
+        again: Whether the program returned to this line, and had compiled it there before.
     """
 
     began: float
@@ -61,9 +60,9 @@ class Compiled:
     results: tuple[str, ...] = ()
     thread: int = 0
     name: str = ""
-    callers: tuple[Site, ...] = ()
+    callers: tuple[CodePosition, ...] = ()
     by_library: bool = False
-    moved: bool = False
+    went_elsewhere: bool = False
     function: Any = None
     of_library: bool = False
     code: Any = None
@@ -71,79 +70,83 @@ class Compiled:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """How long tracing and compiling took."""
         return self.over - self.began
 
 
 class Compilations:
-    """Takes down what is compiled when JAX tells it.
+    """Collects the compilations of a process from JAX's events.
 
     Attributes:
-        done: What was, in the order in which it was ready.
-        moved: When each thread was seen to move.
+        done: The compiled programs, in order.
+        moves: For each thread, the times of the samples that saw it move.
     """
 
     def __init__(self) -> None:
         self.done: list[Compiled] = []
-        self.moved: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
+        self.moves: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
         self._under_way: dict[int, Compiled] = {}
 
     def note(self, event: str, seconds: float, name: str) -> None:
-        """Take down a step of compiling, in the thread that compiles."""
+        """Record an event of JAX, in the thread that compiles."""
         now, thread = time.perf_counter(), threading.get_ident()
-        one = self._under_way.get(thread)
-        # Tracing, lowering and compiling follow each other; what was only traced is forgotten. What
-        # is compiled has been lowered, however long ago: the thread may have lost its core.
-        if one is None or now - seconds > one.over + 0.05:
-            lowered = [one.arguments, one.results] if one and event.endswith(_COMPILED) else []
-            one = self._under_way[thread] = Compiled(now, now, *lowered)
-        one.began, one.over = min(one.began, now - seconds), now
-        # Without the frame of this function, which would keep them all alive if it held itself.
+        program = self._under_way.get(thread)
+        # Tracing, lowering and compiling follow each other at once. After a gap, an event starts
+        # another program, and one that was only traced is dropped. The last event, however, always
+        # belongs to the lowering before: the thread may have been preempted in between.
+        if program is None or now - seconds > program.over + 0.05:
+            is_last = event.endswith(_COMPILED)
+            lowered = [program.arguments, program.results] if program and is_last else []
+            program = self._under_way[thread] = Compiled(now, now, *lowered)
+        program.began, program.over = min(program.began, now - seconds), now
+        # Start at the caller: a list that holds this function's own frame is a reference cycle.
         stack = [(owner_of(f.f_code.co_filename), f) for f in frames_outward(sys._getframe(1))]
-        # What started the program has loops of its own.
+        # Drop the frames of the launcher (runpy, pytest), so that its loops do not count.
         while stack and stack[-1][0] != "user":
             stack.pop()
         first = next((n for n, (owner, _) in enumerate(stack) if owner == "user"), 0)
         of_jax = {frame.f_code.co_name: frame for owner, frame in stack[:first] if owner == "jax"}
         if lowering := of_jax.get("lower_sharding_computation"):
-            _see_arguments(one, lowering.f_locals)
+            _see_arguments(program, lowering.f_locals)
         if not event.endswith(_COMPILED):
             return
         del self._under_way[thread]
         if not stack:
             return
-        one.thread, one.name = thread, name
-        one.callers = tuple(
-            Site(frame.f_code, frame.f_lasti)
+        program.thread, program.name = thread, name
+        program.callers = tuple(
+            CodePosition(frame.f_code, frame.f_lasti)
             for owner, frame in stack[first:]
             if owner in ("user", "library")
         )
-        one.by_library = any(owner == "library" for owner, _ in stack[:first])
+        program.by_library = any(owner == "library" for owner, _ in stack[:first])
         last = next((old.over for old in reversed(self.done) if old.thread == thread), 0.0)
-        # While JAX traces, it is in the function itself.
-        one.moved = any(last < at < one.began for at in list(self.moved[thread]))
-        self._see_function(one, of_jax.get("cache_miss"))
-        self.done.append(one)
+        # Samples during the tracing do not count: they show the lines of the traced function.
+        program.went_elsewhere = any(last < at < program.began for at in list(self.moves[thread]))
+        self._see_function(program, of_jax.get("cache_miss"))
+        self.done.append(program)
 
-    def _see_function(self, one: Compiled, calling: FrameType | None) -> None:
+    def _see_function(self, program: Compiled, calling: FrameType | None) -> None:
         function = calling and calling.f_locals["fun"]
         code = getattr(function, "__code__", None)
-        one.code = id(code)
-        one.of_library = code is not None and owner_of(code.co_filename) != "user"
-        with suppress(TypeError):  # Not everything that can be called has weak references.
-            one.function = weakref.ref(function)
-        # While they live, two functions of one code are two, and neither is made in each turn; but
-        # of its own ones, JAX makes and keeps one for each shape.
-        if one.function and not one.of_library:
+        program.code = id(code)
+        program.of_library = code is not None and owner_of(code.co_filename) != "user"
+        with suppress(TypeError):  # Some callables allow no weak references.
+            program.function = weakref.ref(function)
+        # Two living functions with the same code, such as two closures, are two programs. A
+        # function made anew in each iteration is dead by the next. JAX's own functions are exempt:
+        # JAX makes and keeps one for each shape.
+        if program.function and not program.of_library:
             for old in reversed(self.done):
-                if old.code == one.code and old.function and old.function is not one.function:
+                is_other = old.function is not program.function
+                if old.code == program.code and old.function and is_other:
                     if old.function() is not None:
-                        one.code = one.code, id(one.function)
+                        program.code = program.code, id(program.function)
                     break
 
 
-def _see_arguments(one: Compiled, known: dict[str, Any]) -> None:
-    from d2lpar._jax.devices import device_name  # JAX has been imported: it is compiling.
+def _see_arguments(program: Compiled, known: dict[str, Any]) -> None:
+    from d2lpar._jax.devices import device_name  # Imports JAX, which is compiling anyway.
 
     def where(sharding: Any) -> str:
         devices = getattr(sharding, "device_set", ())
@@ -155,57 +158,58 @@ def _see_arguments(one: Compiled, known: dict[str, Any]) -> None:
         return f"{aval.dtype}[{','.join(map(str, aval.shape))}]"
 
     given = zip(known["global_in_avals"], known["in_shardings"], strict=True)
-    one.arguments = [Argument(shape(aval), aval.weak_type, where(put)) for aval, put in given]
-    one.results = tuple(map(shape, known["global_out_avals"]))
+    program.arguments = [Argument(shape(aval), aval.weak_type, where(put)) for aval, put in given]
+    program.results = tuple(map(shape, known["global_out_avals"]))
 
 
 def find_again(compiled: list[Compiled]) -> None:
-    """Mark those that were compiled at a line that had compiled them before."""
+    """Set `again` for the programs that their line had compiled before."""
     last: dict[tuple, int] = {}
     times: Counter[tuple] = Counter()
-    for number, one in enumerate(compiled):
-        # Another function, with other code, may have the same name.
-        key = one.thread, one.name, one.callers[0], one.code
+    for number, program in enumerate(compiled):
+        # The code is part of the key, since two functions may have the same name.
+        key = program.thread, program.name, program.callers[0], program.code
         times[key] += 1
         if key in last:
             old, *between = compiled[last[key] : number]
-            one.again = _is_another_pass(old, between, one, times[key])
+            program.again = _is_another_pass(old, between, program, times[key])
         last[key] = number
 
 
-def _is_another_pass(old: Compiled, between: list[Compiled], one: Compiled, times: int) -> bool:
-    """Return whether the program came to a line anew; what one pass compiles is never "again"."""
-    if old.callers != one.callers:
+def _is_another_pass(old: Compiled, between: list[Compiled], new: Compiled, times: int) -> bool:
+    """Return whether the thread has returned to the line: one pass may compile several shapes."""
+    if old.callers != new.callers:
         return True
-    if not any(site.in_loop() for site in one.callers):
+    if not any(position.in_loop() for position in new.callers):
         return False
-    if one.moved or any(
-        other.thread == one.thread and other.callers != one.callers for other in between
+    if new.went_elsewhere or any(
+        other.thread == new.thread and other.callers != new.callers for other in between
     ):
         return True
-    # A library, or a comprehension, may compile one for many shapes in a single pass, and a
-    # function of JAX for a few.
-    for_many = one.by_library or any(site.in_comprehension() for site in one.callers)
-    for_many |= one.of_library and times < 4
-    return not for_many or (old.arguments, old.results) == (one.arguments, one.results)
+    # A library, or a comprehension, may compile one function for many shapes in a single pass. A
+    # function of JAX may do so for a few.
+    for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
+    for_many |= new.of_library and times < 4
+    return not for_many or (old.arguments, old.results) == (new.arguments, new.results)
 
 
 def why(compiled: list[Compiled]) -> str:
-    """Return what was compiled again at a line, and what had changed, as far as it was seen."""
+    """Return, in words, the recompiled function of a line, and the last change of its arguments."""
     programs = defaultdict(list)
-    for one in compiled:
-        programs[one.name, one.code].append(one)
-    told = []
+    for program in compiled:
+        programs[program.name, program.code].append(program)
+    causes = []
     for (name, _), times in programs.items():
-        if again := [one for one in times if one.again]:
+        if again := [program for program in times if program.again]:
             old, new = times[-2:]
             changed = "; ".join(_changes(old, new))
             because = f", last for {changed}." if changed else "; why was not seen."
-            what = name.removeprefix("jit(").removesuffix(")")
-            # What only makes an array of some shape, for the program that it is for, comes second.
-            rank = old.arguments != new.arguments, sum(one.seconds for one in again)
-            told.append((rank, f"{what} was compiled {1 + len(again)} times{because}"))
-    return max(told)[-1]
+            function = name.removeprefix("jit(").removesuffix(")")
+            # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes
+            # an array for it.
+            rank = old.arguments != new.arguments, sum(program.seconds for program in again)
+            causes.append((rank, f"{function} was compiled {1 + len(again)} times{because}"))
+    return max(causes)[-1]
 
 
 def _changes(old: Compiled, new: Compiled) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""What `watch` has found: at which lines time is lost, what to do there, and how sure that is."""
+"""The report of `watch`: the lines that lose time, advice for each, and intervals."""
 
 import html
 import json
@@ -17,12 +17,12 @@ _RECIPES = f"{_BOOK}/in-your-own-code.html"
 KINDS = {
     "value": (
         "waits for a value",
-        "Keep the array, and read it a few steps later, when it is there already.",
+        "Keep the array, and read it a few steps later, when it is ready.",
         f"{_RECIPES}#a-loss-that-you-want-to-see",
     ),
     "barrier": (
         "waits at a barrier",
-        "Leave it out, unless you stop a clock here; to bound memory, d2lpar.InFlight waits less.",
+        "Remove it, unless you stop a clock here. To bound memory, d2lpar.InFlight waits less.",
         f"{_CHAPTER}#barriers-and-blockers",
     ),
     "compilation": (
@@ -38,7 +38,7 @@ KINDS = {
     ),
     "host wait": (
         "waits for another thread",
-        "Make that one faster, or let it begin earlier.",
+        "Make that thread faster, or start its work earlier.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "dispatch": (
@@ -60,7 +60,7 @@ KINDS = {
     ),
     "check": (
         "waits while JAX checks the results",
-        "Switch jax_debug_nans or jax_debug_infs off when it has found what it was to find.",
+        "Switch jax_debug_nans or jax_debug_infs off once it has found the cause.",
         f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
@@ -69,9 +69,9 @@ KINDS = {
         _CHAPTER,
     ),
 }
-"""What a line can be at, in words, what to do about it, and where the book says why."""
+"""For each kind of finding: the words for it, the advice, and the section that explains why."""
 
-# What stands behind the colon is done once it is decided.
+# Only the condition is matched. The body after the colon runs when the decision has been made.
 _DECIDES = re.compile(r"(?:(?:el)?if|while|assert)\b(.*?)(?::(?:\s|$)|$)")
 _DECISION = (
     "The value decides what comes next. Read the next batch before this line waits; or keep the "
@@ -80,7 +80,7 @@ _DECISION = (
 )
 
 SEEN = 0.005
-"""The share of the time from which a line is told."""
+"""The least share of the time that a reported line takes."""
 
 WAITS = {"value", "barrier", "queue", "host wait", "check"}
 
@@ -90,16 +90,16 @@ class Finding:
     """A line that takes time.
 
     Attributes:
-        kind: What costs most there, such as `"value"`, `"barrier"` or `"device idle"`.
-        place: Where it stands: its `file`, `line` and `code`.
-        operation: What Python was at, as it is written there.
+        kind: The costliest activity there, such as `"value"`, `"barrier"` or `"device idle"`.
+        place: The source line: its `file`, `line` and `code`.
+        operation: The source of the expression that Python evaluated.
         thread: The name of the thread.
         seconds: How long Python was there, after the start.
-        times: How often it was seen to come there; at least that often.
-        lost: Seconds of them in which the device was idle.
+        times: How often a sample saw Python come there; a lower bound.
+        lost: The part of `seconds` that the device was idle.
         surely_lost: The lower end of the 95 % interval of `lost`.
-        callers: The lines that called it, and in how many looks each was seen.
-        detail: What is known beyond that, for example which shape has changed.
+        callers: The lines that called it, with the number of samples of each.
+        detail: Further facts, for example the shape that has changed.
     """
 
     kind: str
@@ -116,20 +116,19 @@ class Finding:
 
 @dataclass(repr=False)
 class Watched:
-    """What `watch` has seen; complete when its block has ended.
+    """The report of `watch`; complete when its block has ended.
 
     Attributes:
         seconds: For how many seconds it watched.
         start_seconds: How many of them the start took: imports and first compilations.
-        looks: How often it looked at Python.
-        observed_seconds: For how many seconds after the start it knew what the devices did.
+        looks: How many samples it took of Python's threads.
+        observed_seconds: How many seconds after the start the profiler's windows covered.
         devices: For how many seconds after the start each device was idle, by its name.
-        interval: The 95 % interval of the share of that time, from 0 to 1, for which the busiest
-            device was idle.
-        findings: The lines that cost time; those that lost most of it first.
-        notes: What else a reader has to know: a switch of JAX, or what could not be seen.
-        collective_seconds: For how many seconds the busiest device was in what it does together
-            with others, such as an all-reduce, which ends when all have reached it.
+        interval: The 95 % interval of the idle share of the busiest device, from 0 to 1.
+        findings: The lines that cost time, those that lost most of it first.
+        notes: Further facts: a switch of JAX, or a part of the run that was not seen.
+        collective_seconds: For how many seconds the busiest device was in collective operators,
+            such as an all-reduce, which end when all devices have reached them.
     """
 
     TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.
@@ -146,7 +145,7 @@ class Watched:
 
     @property
     def judged_seconds(self) -> float:
-        """How many seconds came after the start; all shares are of these."""
+        """How many seconds came after the start; all shares refer to them."""
         return max(self.seconds - self.start_seconds, 1e-9)
 
     @property
@@ -155,27 +154,27 @@ class Watched:
         return min(self.devices.values(), default=0.0)
 
     def share(self, finding: Finding) -> float:
-        """Return the share of the time, from 0 to 1, that Python was at a finding's line."""
+        """Return the share of the time, from 0 to 1, that Python spent at a finding's line."""
         return finding.seconds / self.judged_seconds
 
     def loss(self, finding: Finding) -> float:
-        """Return the share of the time, from 0 to 1, in which the device was idle for this line."""
+        """Return the share of the time, from 0 to 1, that the device was idle for this line."""
         return finding.lost / self.judged_seconds
 
     def losses(self, over: float = 0.0) -> list[Finding]:
-        """Return the findings that have surely lost more than a share of the time.
+        """Return the findings whose whole interval lies above a share of the time.
 
         Args:
             over: That share, from 0 to 1.
         """
         return [
-            found
-            for found in self.findings
-            if self.loss(found) and found.surely_lost / self.judged_seconds > over
+            finding
+            for finding in self.findings
+            if self.loss(finding) and finding.surely_lost / self.judged_seconds > over
         ]
 
     def advice(self, finding: Finding) -> str:
-        """Return what to do about a finding, in a sentence; nothing where it loses nothing."""
+        """Return the advice for a finding in a sentence, or that it loses nothing."""
         if finding.kind in WAITS and self.loss(finding) <= SEEN:
             return "Nothing is lost here: the device worked meanwhile."
         if finding.kind == "compilation" and self.loss(finding) <= SEEN:
@@ -183,7 +182,7 @@ class Watched:
         return _advice_and_link(finding)[0]
 
     def to_json(self) -> str:
-        """Return all of it as JSON, with durations in seconds."""
+        """Return the report as JSON, with durations in seconds."""
         findings = [
             asdict(finding)
             | {"share": self.share(finding), "loss": self.loss(finding)}
@@ -195,16 +194,16 @@ class Watched:
 
     @classmethod
     def from_json(cls, text: str) -> "Watched":
-        """Return what `to_json` has written.
+        """Return the report that `to_json` has written.
 
         Raises:
-            ValueError: If it is something else.
+            ValueError: If the text is no such report.
         """
         try:
             given = json.loads(text)
             findings = [
-                Finding(**{f.name: one[f.name] for f in fields(Finding)})
-                for one in given["findings"]
+                Finding(**{f.name: entry[f.name] for f in fields(Finding)})
+                for entry in given["findings"]
             ]
             for finding in findings:
                 finding.place = Place(**finding.place)
@@ -215,9 +214,9 @@ class Watched:
 
     def __repr__(self) -> str:
         lines = list(self._head())
-        for found in self.findings:
-            lines += ["", f"{self.loss(found):6.1%} lost  {found.place}  {found.place.code}"]
-            lines += (f"{'':13}{line}" for line in self._told(found))
+        for finding in self.findings:
+            lines += ["", f"{self.loss(finding):6.1%} lost  {finding.place}  {finding.place.code}"]
+            lines += (f"{'':13}{line}" for line in self._details(finding))
         return "\n".join(lines)
 
     def _head(self) -> Iterator[str]:
@@ -246,48 +245,50 @@ class Watched:
         if not self.findings:
             yield "No line took long enough to be seen."
 
-    def _told(self, found: Finding) -> Iterator[str]:
-        what = KINDS[found.kind][0]
-        yield f"{what}: {found.operation}" if found.kind in WAITS else what
-        thread = "" if found.thread == "MainThread" else f", in {found.thread}"
+    def _details(self, finding: Finding) -> Iterator[str]:
+        title = KINDS[finding.kind][0]
+        yield f"{title}: {finding.operation}" if finding.kind in WAITS else title
+        thread = "" if finding.thread == "MainThread" else f", in {finding.thread}"
         yield (
-            f"Python was there for {self.share(found):.1%} of the time "
-            f"({format_seconds(found.seconds)}, at least {plural(found.times, 'time')}){thread}"
+            f"Python was there for {self.share(finding):.1%} of the time "
+            f"({format_seconds(finding.seconds)}, at least {plural(finding.times, 'time')}){thread}"
         )
-        yield from self._more(found)
-        yield from (self.advice(found), _advice_and_link(found)[1])
+        yield from self._more(finding)
+        yield from (self.advice(finding), _advice_and_link(finding)[1])
 
-    def _more(self, found: Finding) -> Iterator[str]:
-        if found.detail:
-            yield found.detail
-        if found.callers:
-            called = sorted(found.callers.items(), key=lambda item: -item[1])[:3]
-            looks = sum(found.callers.values())
-            several = [f"{at} ({n / looks:.0%})" for at, n in called if n > 0.005 * looks]
+    def _more(self, finding: Finding) -> Iterator[str]:
+        if finding.detail:
+            yield finding.detail
+        if finding.callers:
+            called = sorted(finding.callers.items(), key=lambda item: -item[1])[:3]
+            count = sum(finding.callers.values())
+            several = [f"{at} ({n / count:.0%})" for at, n in called if n > 0.005 * count]
             yield f"Called from {', '.join(several) if len(several) > 1 else called[0][0]}."
 
     def _repr_html_(self) -> str:
         rows = []
-        for found in self.findings:
-            what, link = KINDS[found.kind][0], _advice_and_link(found)[1]
-            where = str(found.place).rsplit("/", 1)[-1]
-            more = " ".join([*self._more(found), self.advice(found)])
+        for finding in self.findings:
+            title, link = KINDS[finding.kind][0], _advice_and_link(finding)[1]
+            where = str(finding.place).rsplit("/", 1)[-1]
+            more = " ".join([*self._more(finding), self.advice(finding)])
             rows.append(
                 [
-                    in_two_lines(where, found.place.code),
-                    share_bar(self.loss(found), HOST, f"{self.loss(found):.1%}"),
-                    in_two_lines(f"{self.loss(found):.1%}", f"there for {self.share(found):.1%}"),
-                    f"{html.escape(what)}: <code>{html.escape(found.operation)}</code><br>"
+                    in_two_lines(where, finding.place.code),
+                    share_bar(self.loss(finding), HOST, f"{self.loss(finding):.1%}"),
+                    in_two_lines(
+                        f"{self.loss(finding):.1%}", f"there for {self.share(finding):.1%}"
+                    ),
+                    f"{html.escape(title)}: <code>{html.escape(finding.operation)}</code><br>"
                     f'{html.escape(more)} <a href="{link}">Why?</a>',
                 ]
             )
-        return as_table(["line", "", "lost", "what it is at"], rows, self._head())
+        return as_table(["line", "", "lost", "activity"], rows, self._head())
 
 
-def _advice_and_link(found: Finding) -> tuple[str, str]:
-    """Return what to do about a finding, and where the book says why."""
-    condition = _DECIDES.match(found.place.code) if found.kind == "value" else None
-    whole = found.operation == found.place.code
-    if condition and (whole or found.operation in condition[1]):
+def _advice_and_link(finding: Finding) -> tuple[str, str]:
+    """Return the advice for a finding, and the section of the book that explains why."""
+    condition = _DECIDES.match(finding.place.code) if finding.kind == "value" else None
+    whole = finding.operation == finding.place.code
+    if condition and (whole or finding.operation in condition[1]):
         return _DECISION
-    return KINDS[found.kind][1:]
+    return KINDS[finding.kind][1:]

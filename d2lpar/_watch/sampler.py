@@ -1,11 +1,16 @@
-"""Find the lines of a program at which it loses time, by sampling its threads and its devices.
+"""Find the lines where a program loses time, with samples of its threads and its devices.
 
-How it works. A thread looks at the stacks of all others, a hundred times a second. Now and then it
-opens JAX's profiler for a short window (`_windows`), looks a thousand times a second meanwhile, and
-so learns what each device did while Python was at which line. In a window, each moment in which a
-device is idle is charged to the line of the thread that feeds that device, whatever it did there;
-so the losses of all lines add up to the idle time of the device. Shares are of what comes after
-the start, which ends with the first compilations, and carry an interval, as windows are a sample.
+How it works. A thread samples the stacks of all others, a hundred times a second. Now and then this
+thread opens JAX's profiler for a short window (`_watch/windows.py`), and takes a thousand samples a
+second meanwhile. A window shows what each device did while Python was at each line. Whenever the
+device is idle in a window, the line of the thread that feeds the device is charged::
+
+    device          [==busy==]      idle      [==busy==]
+    feeder thread   y = f(x)   print(float(y))   y = f(y)
+                               ^ charged with the idle time
+
+So the losses of all lines add up to the idle time of the device. Shares refer to the time after the
+start, which ends with the first compilations. They carry an interval, since windows are a sample.
 """
 
 import _thread
@@ -19,28 +24,34 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from d2lpar._jax.stack import Sight, Site, current_frames, processor_time, sight_of
+from d2lpar._jax.stack import (
+    CodePosition,
+    StackSample,
+    current_frames,
+    processor_time,
+    sample_stack,
+)
 from d2lpar._jax.state import require_values
 from d2lpar._plain.errors import D2lparError, require_seconds
 from d2lpar._watch.attribution import Account
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
-from d2lpar._watch.windows import Look, Seen, Window, Windows
+from d2lpar._watch.windows import Sample, ThreadSample, Window, Windows
 
 
 @contextmanager
 def watch(interval: float = 0.01) -> Iterator[Watched]:
-    """Profile this program by sampling: at which lines of your code is the device kept waiting?
+    """Profile this program by sampling: which lines of your code keep the device waiting?
 
-    Lines at which Python was for less than a two-hundredth of the time are left out. What the
-    devices do is seen in short windows of JAX's profiler, so the first second or two tell little;
-    if the program uses the profiler itself, that takes precedence.
+    The report leaves out lines that took less than a two-hundredth of the time. Short windows of
+    JAX's profiler show the devices, so the first second or two tell little. If the program uses the
+    profiler itself, the program takes precedence.
 
     Args:
-        interval: Seconds between two looks at what Python does; in the windows it looks more often.
+        interval: Seconds between two samples of Python's threads; windows sample more often.
 
     Yields:
-        What has been seen, filled in when the block ends, also by an error.
+        The report, filled in when the block ends, also by an error.
 
     Raises:
         D2lparError: If the program is being watched already, or watching it failed.
@@ -66,42 +77,49 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 
 
 class Watcher:
-    """Looks at this program from a thread of its own."""
+    """Samples this program from a thread of its own.
+
+    Attributes:
+        after: How many seconds the start takes; None to infer that from the compilations.
+        between_windows: Seconds outside of windows, by name of thread, position and activity.
+        callers: For each position, how often each other one called it.
+        times: How often some thread came to a position.
+    """
 
     _running: "Watcher | None" = None
     _lock = threading.Lock()
-    _hears = False
+    _listens = False
 
     def __init__(
         self,
         interval: float = 0.01,
         *,
         after: float | None = None,
-        on_look: Callable[[], None] = lambda: None,
-        of_command: bool = False,
+        on_sample: Callable[[], None] = lambda: None,
+        gives_way: bool = False,
     ) -> None:
         self.watched = Watched()
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        self.outside: Counter[tuple[str, Site, str]] = Counter()
-        self.callers: dict[Site, Counter[Site]] = defaultdict(Counter)
-        self.times: Counter[Site] = Counter()
+        self.between_windows: Counter[tuple[str, CodePosition, str]] = Counter()
+        self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
+        self.times: Counter[CodePosition] = Counter()
         self.after = after
-        self._of_command, self._outer = of_command, None
-        self._interval, self._on_look = interval, on_look
-        self._last: dict[int, tuple[tuple[int, int], Sight | None, float | None]] = {}
+        self._gives_way, self._outer = gives_way, None
+        self._interval, self._on_sample = interval, on_sample
+        self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
         self._done = threading.Event()
         self._ended = threading.Event()
         self._ident = self._native = 0
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start sampling."""
         with Watcher._lock:
-            # A script that watches itself has the way.
+            # A `watch()` in the script pauses the command's watcher.
             if outer := Watcher._running:
-                if not outer._of_command:
+                if not outer._gives_way:
                     raise D2lparError(
                         "The program is being watched already. One watch() is enough."
                     )
@@ -109,10 +127,10 @@ class Watcher:
             self._outer = outer
             Watcher._running = self
         self.began = time.perf_counter()
-        self.go_on()
+        self.resume()
 
     def stop(self) -> None:
-        """Look no longer, and fill in what has been seen."""
+        """Stop sampling, and fill in the report."""
         try:
             self.pause()
         finally:
@@ -120,24 +138,25 @@ class Watcher:
                 Watcher._running = self._outer
             self.windows.end()
             if self._outer is not None:
-                self._outer.go_on()
+                self._outer.resume()
         self.report()
 
     def pause(self) -> None:
-        """End the thread that looks."""
+        """End the sampling thread, and wait until the operating system has removed it."""
         self._done.set()
         self._ended.wait()
         self.windows.close()
-        # It still has to leave, and whoever forks is told of a thread that is there.
+        # From Python 3.12 on, fork() warns while another thread exists.
         while os.path.exists(f"/proc/self/task/{self._native}"):
             time.sleep(0)
 
-    def go_on(self) -> None:
-        """Look from a new thread."""
+    def resume(self) -> None:
+        """Sample from a new thread."""
         self._done.clear()
         self._ended.clear()
-        self._last = {}  # What came since the last look was not seen.
-        # The program's signals are not for it; and who counts or joins all threads does not see it.
+        self._last = {}  # The first sample must not be compared with one from before the pause.
+        # Signals are left to the program's own threads. `_thread` keeps the new thread out of
+        # `threading.enumerate`, where the program might count or join it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             self._ident = _thread.start_new_thread(self._run, ())
@@ -145,36 +164,34 @@ class Watcher:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def report(self) -> None:
-        """Fill in what has been seen so far."""
+        """Fill in the report up to now."""
         self.watched.seconds = time.perf_counter() - self.began
         Account(self).fill(self.watched)
-
-    # --- Looking ------------------------------------------------------------------------------
 
     def _run(self) -> None:
         self._native = threading.get_native_id()
         try:
             pause = self._interval
             while not self._done.wait(pause):
-                self._listen()
+                self._listen_to_jax()
                 if self.windows.is_due():
-                    self.windows.record(self._look, self._done, min(self._interval, 1e-3))
+                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
                 used = time.thread_time()
-                self._look()
-                self._on_look()
-                # A look costs more where there are more threads, but never a part of the time.
+                self._sample()
+                self._on_sample()
+                # Samples of many threads are slow; they may take a twentieth of the time at most.
                 pause = max(self._interval, 20 * (time.thread_time() - used))
-        except BaseException as error:  # It is raised where the block ends.
+        except BaseException as error:  # `watch` raises it where the block ends.
             self.error = error
         finally:
             self._ended.set()
 
-    def _look(self, window: Window | None = None) -> None:
+    def _sample(self, window: Window | None = None) -> None:
         now, process, python = time.perf_counter(), time.process_time(), time.thread_time()
         before, process_before, python_before = self._clocks
         seconds = max(now - before, 1e-9)
         named = {thread.ident: thread for thread in threading.enumerate()}
-        first, second, last = {}, {}, {}
+        first_half, second_half, last = {}, {}, {}
         for ident, frame in current_frames().items():
             if ident == self._ident:
                 continue
@@ -184,54 +201,56 @@ class Watcher:
             top = id(frame), frame.f_lasti
             old_top, old, old_used = self._last.get(ident, (None, None, None))
             spent = (used or 0.0) - (old_used or 0.0)
-            # A frame may be where an earlier one was, but what used no processor has not moved.
-            sight = old if used and spent < 1e-5 and top == old_top else sight_of(frame)
-            last[ident] = top, sight, used
-            goes_on = old and sight and old.site == sight.site
-            if sight and not goes_on:
-                self.times[sight.site] += 1
+            # id(frame) may be reused by a new frame. A thread that used under 10 us of CPU since
+            # the last sample is still in the same frame, so its stack is not walked again.
+            is_same = used and spent < 1e-5 and top == old_top
+            stack = old if is_same else sample_stack(frame)
+            last[ident] = top, stack, used
+            has_stayed = old and stack and old.position == stack.position
+            if stack and not has_stayed:
+                self.times[stack.position] += 1
             if old is None:
                 continue
-            if not goes_on:
-                self.compilations.moved[ident].append(now)
-            moved = sight is None or sight.at != old.at or spent > 2e-5
-            worked = moved if used is None else spent > 0.2 * seconds
+            if not has_stayed:
+                self.compilations.moves[ident].append(now)
+            has_moved = stack is None or stack.fingerprint != old.fingerprint or spent > 2e-5
+            used_cpu = has_moved if used is None else spent > 0.2 * seconds
             name = thread.name if thread else "a thread of XLA"
-            first[ident] = Seen(name, old, moved, worked)
-            if sight:
-                second[ident] = Seen(name, sight, moved, worked)
-            self.callers[old.site].update(old.callers[:1])
+            first_half[ident] = ThreadSample(name, old, has_moved, used_cpu)
+            if stack:
+                second_half[ident] = ThreadSample(name, stack, has_moved, used_cpu)
+            self.callers[old.position].update(old.callers[:1])
             if window is None:
-                self.outside[name, old.site, old.doing] += seconds
+                self.between_windows[name, old.position, old.activity] += seconds
         self.watched.looks += 1
         if window is not None and before:
-            others = (process - process_before - python + python_before) / seconds
+            native_cores = (process - process_before - python + python_before) / seconds
             middle = now - seconds / 2
-            window.looks.append(Look(before, middle, before, first, others))
-            window.looks.append(Look(middle, now, now, second, others))
+            window.samples += [
+                Sample(before, middle, before, first_half, native_cores),
+                Sample(middle, now, now, second_half, native_cores),
+            ]
         self._last, self._clocks = last, (now, process, python)
 
-    # --- Hearing what compiles ----------------------------------------------------------------
-
-    def _listen(self) -> None:
-        # A single listener cannot be unregistered in jax 0.7, so there is one for the process.
-        # None while JAX is being imported in another thread.
+    def _listen_to_jax(self) -> None:
+        # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks
+        # the function while another thread is importing JAX.
         monitoring = sys.modules.get("jax.monitoring")
         register = getattr(monitoring, "register_event_duration_secs_listener", None)
-        if register and not Watcher._hears:
-            Watcher._hears = True
+        if register and not Watcher._listens:
+            Watcher._listens = True
             register(_note)
 
 
-# A child would inherit half of a window, and Python 3.12 warns of the thread.
+# A forked child would inherit an unfinished window, and Python 3.12 warns about the thread.
 os.register_at_fork(
     before=lambda: Watcher._running and Watcher._running.pause(),
-    after_in_parent=lambda: Watcher._running and Watcher._running.go_on(),
+    after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
 )
 
 
 def _note(event: str, seconds: float, **details: Any) -> None:
     watcher = Watcher._running
     if watcher and event.startswith("/jax/core/compile/"):
-        with suppress(Exception):  # The program must not fail for it.
+        with suppress(Exception):  # An error here would reach the program.
             watcher.compilations.note(event, seconds, str(details.get("fun_name", "a function")))

@@ -1,18 +1,27 @@
-"""What the devices did, in short windows of JAX's profiler, while a program runs.
+"""Record what the devices do, in short windows of JAX's profiler, while a program runs.
 
-How it works. JAX's profiler records what each device executes. It is too dear to run all the time,
-and what it records is too much to keep, so it is opened for some fifty milliseconds now and then,
-and what it recorded is read when the program has ended. An operator that was under way when a
-window opened, or still is when it closes, leaves no event of its own, but for one at its end.
+How it works. JAX's profiler records each operator that a device executes. Running all the time, the
+profiler would slow the program down and fill the memory. So it is open for some fifty milliseconds
+now and then, and its events are read when the program has ended.
 
-Beside a GPU it is the main thread that closes the profiler, between two bytecodes. To close it
-detaches NVIDIA's library of events from the process. If another thread launches a CUDA graph at
-that time, the context is lost, and the next value that is read ends in CUDA_ERROR_LAUNCH_FAILED,
-the same error as in jax-ml/jax#40260. On an H200 with JAX 0.11.2 that befell the loop of the
-chapter "In Your Own Code" within seconds, in five of five processes, where a thread of its own
-closed it; and in none of six, with 240 windows, where the main thread did. (What other threads
-launch meanwhile is not protected.) While the main thread is inside a long call, the profiler stays
-open, and several windows are cut out of one recording.
+    CPU devices only: the sampling thread opens and closes the profiler around each window.
+
+        windows        [----]                 [----]
+        profiler       [====]                 [====]
+
+    Beside a GPU: the main thread closes the profiler, between two bytecodes. During one of its long
+    calls the profiler stays open, and several windows are cut out of one recording.
+
+        main thread    .......a long call.............| close
+        windows        [----]                 [----]
+        profiler       [==============================]
+
+Closing the profiler detaches NVIDIA's library of events from the process. If another thread
+launches a CUDA graph at that time, the context is lost, and the next read of a value ends in
+CUDA_ERROR_LAUNCH_FAILED, the error of jax-ml/jax#40260. The loop of the chapter "In Your Own Code",
+on an H200 with JAX 0.11.2, crashed within seconds in five of five processes where the sampling
+thread closed the profiler. Six processes, with 240 windows, survived where the main thread did.
+Launches by other threads than the main one remain unprotected.
 """
 
 import ctypes
@@ -30,79 +39,80 @@ from typing import Any, NamedTuple
 
 from d2lpar._jax import state
 from d2lpar._jax.profiler import Sessions, read_lines, without_tensorflow
-from d2lpar._jax.stack import Sight
+from d2lpar._jax.stack import StackSample
 
 Spans = list[tuple[float, float]]
 
 _OPENED = "d2lpar.watch"
-# Operators that end when all devices have come: as XLA calls them, and NVIDIA's kernels for them.
+# Operators that end when all devices have come: XLA's names, and NVIDIA's kernels for them.
 _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 
-class Seen(NamedTuple):
-    """A thread, as a look has found it: where it is, if it moved on, and used its processor."""
+class ThreadSample(NamedTuple):
+    """A thread in a sample."""
 
     name: str
-    sight: Sight
-    moved: bool
-    worked: bool
+    stack: StackSample
+    has_moved: bool  # Its stack has changed, or it has used the CPU, since the sample before.
+    used_cpu: bool  # It has used a core for a fifth of that time or more.
 
 
-class Look(NamedTuple):
-    """What the threads did for half of the time between two looks.
+class Sample(NamedTuple):
+    """A sample of all threads, and the half interval that it stands for.
 
-    Where a thread has moved between them, it was at the one place for half of that time, and at the
-    other for the rest: who looks may have been kept from its core.
+    The time between two samples is split in the middle: the first half counts for the earlier
+    sample, the second half for the later one. The sampling thread may be late.
 
-    Attributes:
-        start: Seconds of `time.perf_counter`, as `end`.
-        at: When the threads were seen, which is one of both.
-        threads: Those of Python, by their number.
-        others: How many cores were used by threads which are not Python's.
+        taken          A                 B
+        stands for     [AAAAAAAA|BBBBBBBB]
     """
 
-    start: float
+    start: float  # Seconds of `time.perf_counter`, as are the next two.
     end: float
-    at: float
-    threads: dict[int, Seen]
-    others: float
+    taken_at: float  # `start` for A, `end` for B.
+    threads: dict[int, ThreadSample]  # Python's threads, by their identifiers.
+    native_cores: float  # How many cores all other threads used, such as XLA's.
+
+
+class Events(NamedTuple):
+    """The events of a recording as merged spans, in seconds of `time.perf_counter`."""
+
+    busy: dict[str, Spans]  # When each device executed an operator, by the device's name.
+    collectives: dict[str, Spans]  # The part of `busy` in operators that wait for other devices.
+    calls: Spans  # When Python was in a call that dispatches.
+    copies: Spans  # When Python copied to a device.
 
 
 @dataclass
 class Recording:
-    """What the profiler recorded while it was open; seconds of `time.perf_counter`.
+    """One session of the profiler; times are seconds of `time.perf_counter`."""
 
-    Attributes:
-        session: JAX's, which stops it.
-        began: When it was open.
-        over: When it was closed.
-        data: What it recorded, an XSpace.
-        windows: Those that were cut out of it.
-    """
-
-    session: Any
-    began: float = 0.0
-    over: float = 0.0
-    data: bytes = b""
-    windows: "list[Window]" = field(default_factory=list)
+    session: Any  # JAX's session, which stops the profiler.
+    began: float = 0.0  # When the profiler was open.
+    over: float = 0.0  # When closing began.
+    data: bytes = b""  # The recorded events, a serialized XSpace.
+    windows: "list[Window]" = field(default_factory=list)  # Those that are cut out of it.
 
     @functools.cached_property
-    def events(self) -> tuple[dict[str, Spans], Spans, Spans, dict[str, Spans]]:
-        """When each device was busy, Python dispatched or copied, and devices did so together."""
-        busy, calls, puts, opened = defaultdict(list), [], [], None
-        collectives = defaultdict(list)
-        operators, ends = defaultdict(list), defaultdict(list)
+    def events(self) -> Events:
+        """The recorded events; none if the profiler missed the marker of its opening."""
+        busy, collectives, operators, ends = (defaultdict(list) for _ in range(4))
+        calls, copies, opened = [], [], None
+
+        def add(device: str, name: str, span: tuple[float, float]) -> None:
+            busy[device].append(span)
+            if _COLLECTIVES.match(name):
+                collectives[device].append(span)
+
         for device, lines in read_lines(self.data):
             for event in (event for line in lines for event in line.events):
                 name = event.name
                 if device:
-                    busy[device].append(_span(event))
-                    if _COLLECTIVES.match(name):
-                        collectives[device].append(_span(event))
+                    add(device, name, _span(event))
                 elif name.startswith("PjitFunction"):
                     calls.append(_span(event))
                 elif name.startswith("DevicePut"):
-                    puts.append(_span(event))
+                    copies.append(_span(event))
                 elif name.startswith("end: "):
                     ends[name[5:]].append(event.start_ns / 1e9)
                 elif name == _OPENED:
@@ -112,62 +122,38 @@ class Recording:
                     if ordinal is not None:
                         operators[name].append((*_span(event), f"CPU {ordinal}"))
         if opened is None:
-            return {}, [], [], {}
+            return Events({}, {}, [], [])
         closed = opened + self.over - self.began
         for name, spans in operators.items():
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
-                busy[device].append((start, end))
-                if _COLLECTIVES.match(name):
-                    collectives[device].append((start, end))
+                add(device, name, (start, end))
         offset = self.began - opened
         busy, collectives = (
-            {device: merged(spans, offset) for device, spans in of_devices.items()}
-            for of_devices in (busy, collectives)
+            {device: merged(spans, offset) for device, spans in by_device.items()}
+            for by_device in (busy, collectives)
         )
-        return busy, merged(calls, offset), merged(puts, offset), collectives
+        return Events(busy, collectives, merged(calls, offset), merged(copies, offset))
 
 
 @dataclass
 class Window:
-    """A time in which the profiler was open; seconds of `time.perf_counter`.
-
-    Attributes:
-        began: When it began.
-        over: When it ended.
-        looks: When Python's threads were looked at, and what was seen.
-        recording: What the profiler recorded then, and perhaps before and after.
-    """
+    """A period of dense sampling with the profiler open; in seconds of `time.perf_counter`."""
 
     began: float
     over: float = 0.0
-    looks: list[Look] = field(default_factory=list)
-    recording: Recording | None = None
-
-    @property
-    def busy(self) -> dict[str, Spans]:
-        """When each device was busy, by its name."""
-        return self.events[0]
-
-    @property
-    def calls(self) -> Spans:
-        """When Python was in a call that dispatches."""
-        return self.events[1]
-
-    @property
-    def collectives(self) -> dict[str, Spans]:
-        """When each device was in an operator that needs other devices."""
-        return self.events[2]
+    samples: list[Sample] = field(default_factory=list)
+    recording: Recording | None = None  # May have begun earlier, and ended later.
 
     @functools.cached_property
-    def events(self) -> tuple[dict[str, Spans], Spans, dict[str, Spans]]:
-        """All three; to copy to a device counts as such a call only if nothing else was called."""
-        busy, calls, puts, collectives = self.recording.events
-        calls, puts = (self._within(spans) for spans in (calls, puts))
+    def events(self) -> Events:
+        """The part of the recording in this window; copies count as calls if nothing was called."""
+        recorded = self.recording.events
+        calls, copies = self._within(recorded.calls), self._within(recorded.copies)
         busy, collectives = (
-            {device: inside for device, spans in d.items() if (inside := self._within(spans))}
-            for d in (busy, collectives)
+            {name: inside for name, spans in each.items() if (inside := self._within(spans))}
+            for each in (recorded.busy, recorded.collectives)
         )
-        return busy, calls or puts, collectives
+        return Events(busy, collectives, calls or copies, copies)
 
     def _within(self, spans: Spans) -> Spans:
         return [
@@ -180,22 +166,28 @@ class Window:
 def _with_ends(
     spans: list[tuple[float, float, str]], ends: list[float], opened: float, closed: float
 ) -> Iterator[tuple[float, float, str]]:
-    """Yield the operators of one name, as long as they took.
+    """Yield the operators of one name with their whole durations.
 
-    The event of an operator that is computed in pieces ends when these are handed to other threads,
-    and another one, "end:", says when all of them were done.
+    XLA computes an operator on a CPU in pieces, in several threads. The operator's own event ends
+    when the pieces are distributed. A marker named "end: ..." follows when all are done. Markers
+    come in the order of the events. An operator that runs while the profiler opens or closes lacks
+    the one or the other.
+
+        recorded       |        end    [dot]      end    [dot]       |
+        operators      [==========]    [============]    [===========]
+                    opened                                        closed
     """
-    waiting: list[tuple[float, float, str]] = []
+    unfinished: list[tuple[float, float, str]] = []
     for start, end, device in sorted([*spans, *((at, at, "") for at in ends)]):
         if device:
-            waiting.append((start, end, device))
-        elif waiting:
-            start, _, device = waiting.pop(0)
+            unfinished.append((start, end, device))
+        elif unfinished:
+            start, _, device = unfinished.pop(0)
             yield start, end, device
         elif len({device for *_, device in spans}) == 1:
-            yield opened, end, spans[0][2]  # It was under way when the window was opened.
-    # Likewise when it was closed, if those of this name have an end.
-    yield from ((a, closed if ends else b, device) for a, b, device in waiting)
+            yield opened, end, spans[0][2]
+    # Operators without any marker were computed in one piece.
+    yield from ((a, closed if ends else b, device) for a, b, device in unfinished)
 
 
 def _span(event: Any) -> tuple[float, float]:
@@ -203,7 +195,7 @@ def _span(event: Any) -> tuple[float, float]:
 
 
 def merged(spans: Spans, offset: float = 0.0) -> Spans:
-    """Return spans that do not overlap, in their order, on another clock."""
+    """Return the union of spans, in order and without overlaps, shifted by an offset."""
     apart: Spans = []
     for start, end in sorted(spans):
         if apart and start + offset <= apart[-1][1]:
@@ -214,7 +206,7 @@ def merged(spans: Spans, offset: float = 0.0) -> Spans:
 
 
 def overlap(spans: Spans, start: float, end: float) -> float:
-    """Return for how long there is one of these spans, which are merged, between two times."""
+    """Return how many seconds between two times these merged spans cover."""
     total = 0.0
     for first, last in spans[max(bisect_left(spans, (start,)) - 1, 0) :]:
         if first >= end:
@@ -227,21 +219,21 @@ class Windows:
     """Opens a window now and then: often at first, then ever more rarely.
 
     Attributes:
-        closed: Those that have been, in their order.
+        closed: The windows whose recording has ended, in order.
     """
 
     MANY, LENGTH = 20, 0.05
 
     def __init__(self) -> None:
         self.closed: list[Window] = []
-        # What a window costs is known only after the first.
+        # The first window is shorter, since its cost is unknown.
         self._length, self._due = self.LENGTH / 2, 0.0
         self._began = time.perf_counter()
-        self._open = threading.Lock()
-        self._wanted = threading.Event()
+        self._window_lock = threading.Lock()
+        self._program_records = threading.Event()
         self._recording: Recording | None = None
-        self._looking = False
-        self._closing = threading.RLock()
+        self._is_sampling = False
+        self._session_lock = threading.RLock()
         self._cost = 0.0
         self._sessions = Sessions(self._make_way)
 
@@ -251,40 +243,40 @@ class Windows:
         return self._sessions.why_none or "it did not use JAX"
 
     def is_due(self) -> bool:
-        """Return whether it is time for one, and one can be had."""
+        """Return whether it is time for a window, and the profiler is free."""
         now = time.perf_counter()
         if now < self._due or not state.has_started():
             return False
-        if self._wanted.is_set():
+        if self._program_records.is_set():
             if state.is_recording():
                 return False
-            self._wanted.clear()  # The program's own recording is over.
+            self._program_records.clear()
         return True
 
     def record(
-        self, look: Callable[[Window], None], done: threading.Event, interval: float
+        self, take_sample: Callable[[Window], None], done: threading.Event, interval: float
     ) -> None:
-        """Look at Python for the length of a window, with the profiler open."""
-        with self._open:
+        """Take samples for the length of a window, with the profiler open."""
+        with self._window_lock:
             if not self._open_profiler():
                 return
             window = Window(time.perf_counter(), recording=self._recording)
+            # A thread that computes in Python keeps the GIL for 5 ms, and samples would be rare.
             before = sys.getswitchinterval()
-            # Who computes in Python holds its lock for 5 ms at a time, and would be seen rarely.
-            mine = min(before, 5e-4)
-            sys.setswitchinterval(mine)
+            shorter = min(before, 5e-4)
+            sys.setswitchinterval(shorter)
             try:
-                look(window)
+                take_sample(window)
                 while time.perf_counter() < window.began + self._length:
-                    if self._wanted.is_set() or done.wait(interval):
+                    if self._program_records.is_set() or done.wait(interval):
                         break
-                    look(window)
+                    take_sample(window)
             finally:
                 window.over = time.perf_counter()
-                if abs(sys.getswitchinterval() - mine) < 1e-9:
+                if abs(sys.getswitchinterval() - shorter) < 1e-9:
                     sys.setswitchinterval(before)
                 window.recording.windows.append(window)
-                self._looking = False
+                self._is_sampling = False
                 if not state.has_accelerator():
                     self.close()
                 else:
@@ -294,8 +286,8 @@ class Windows:
             self._due = window.over + pause
 
     def _open_profiler(self) -> bool:
-        """Open the profiler, if it is not open still, and say whether that could be done."""
-        if not self._closing.acquire(blocking=False):  # Another thread closes it.
+        """Open the profiler unless it is open already; return whether it is open now."""
+        if not self._session_lock.acquire(blocking=False):  # Another thread is closing it.
             return False
         try:
             if self._recording is None:
@@ -306,24 +298,24 @@ class Windows:
                 with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
                     recording.began = time.perf_counter()
                 self._recording = recording
-            self._looking = True
+            self._is_sampling = True
             return True
         finally:
-            self._closing.release()
+            self._session_lock.release()
 
     def close(self) -> None:
-        """Close the profiler, if it is open; beside a GPU the main thread has a second to do it."""
+        """Close the profiler if it is open; beside a GPU, the main thread has a second to do it."""
         if state.has_accelerator() and threading.current_thread() is not threading.main_thread():
             end = time.perf_counter() + 1.0
             while self._recording is not None and time.perf_counter() < end:
                 time.sleep(1e-3)
-        # Not for ever: a signal's handler may run in the midst of this, and wait for a thread that
-        # waits here.
-        if not self._closing.acquire(timeout=10.0):
+        # Time out to break a deadlock: a signal handler may interrupt the code below, in the thread
+        # that holds the lock, and wait for the thread that waits here.
+        if not self._session_lock.acquire(timeout=10.0):
             return
         try:
             recording = self._recording
-            if recording is None or self._looking:
+            if recording is None or self._is_sampling:
                 return
             recording.over = time.perf_counter()
             with without_tensorflow():
@@ -331,9 +323,10 @@ class Windows:
                     recording.data = recording.session.stop()
                     self.closed += recording.windows
                 except RuntimeError as error:
-                    if error.__traceback__.tb_next:  # A signal's handler raised it.
+                    # Without a deeper frame, JAX raised it: the program has ended the session.
+                    # With one, a signal handler of the program did.
+                    if error.__traceback__.tb_next:
                         raise
-                    # Else somebody else has ended it.
                 finally:
                     self._recording = None
             # Closing takes as long as there are events, thousands in some programs.
@@ -341,49 +334,50 @@ class Windows:
             length = 8e-3 * (recording.over - recording.began) / max(self._cost, 1e-6)
             self._length = min(max(length, 0.01), self.LENGTH)
         finally:
-            self._closing.release()
+            self._session_lock.release()
 
     @contextmanager
     def _make_way(self) -> Iterator[None]:
         """Close the profiler for a recording of the program, and open no window meanwhile."""
-        self._wanted.set()
-        with self._open:
+        self._program_records.set()
+        with self._window_lock:
             self.close()
             yield
 
     def end(self) -> None:
-        """Leave JAX's profiler as it was."""
+        """Give JAX's profiler back as it was."""
         self._sessions.restore()
 
 
 class _MainThread:
-    """Has the main thread call functions, between two of its bytecodes.
+    """Runs functions in the main thread, between two of its bytecodes.
 
-    The interpreter calls a function of C there, with a pointer, and raises what it has raised if it
-    returns -1. Such a function is the one that tells whether an object is true. So whatever a
-    signal's handler raises in the midst of it, as Ctrl-C does, reaches the program.
+    `Py_AddPendingCall` takes a C function and one pointer, and raises the C function's error in the
+    main thread if that returns -1. `PyObject_IsTrue` is such a function: with a pointer to this
+    object it calls `__bool__`. An error that a signal handler raises meanwhile, such as
+    KeyboardInterrupt, so reaches the program.
     """
 
     def __init__(self) -> None:
         self._calls: deque[Callable[[], None]] = deque()
-        self._asked = False
+        self._is_scheduled = False
 
     def call(self, function: Callable[[], None]) -> None:
-        """Ask for a call, if it is not asked for already."""
+        """Schedule a call of this function, unless one is scheduled."""
         if function not in self._calls:
             self._calls.append(function)
-        # All of this before it is asked: the main thread may come at once.
-        if not self._asked:
-            self._asked, this = True, ctypes.py_object(self)
+        if not self._is_scheduled:
+            # Set the flag first: the main thread may run `__bool__` before the call below returns.
+            self._is_scheduled, this = True, ctypes.py_object(self)
             python = ctypes.pythonapi
             if python.Py_AddPendingCall(python.PyObject_IsTrue, this):
-                self._asked = False  # There is place for a few only; whoever comes next asks again.
+                self._is_scheduled = False  # Python's short queue is full; the next call retries.
 
     def __bool__(self) -> bool:
-        self._asked = False
+        self._is_scheduled = False
         while self._calls:
             self._calls.popleft()()
         return False
 
 
-_MAIN_THREAD = _MainThread()  # C does not count its reference.
+_MAIN_THREAD = _MainThread()  # A global, since Py_AddPendingCall holds no reference.

@@ -1,4 +1,4 @@
-"""What only the book needs: claims, exercises, results, and the work that it measures."""
+"""Claims, exercises, results, and measured workloads: the parts that only the book needs."""
 
 from importlib.util import find_spec
 

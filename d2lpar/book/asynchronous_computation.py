@@ -1,4 +1,4 @@
-"""What *Asynchronous Computation* measures and draws, and the solutions of its exercises."""
+"""The measurements and figures of *Asynchronous Computation* and of its solutions."""
 
 import copy
 import functools
@@ -30,7 +30,7 @@ from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 from d2lpar.book.workloads import Work, chain
 
-# --- What makes Python wait -----------------------------------------------------------------------
+# --- Operations that make Python wait -------------------------------------------------------------
 
 
 Operation = Callable[[jax.Array, jax.Array, jax.Array], object]
@@ -55,7 +55,7 @@ NEED_A_VALUE: dict[str, Operation] = {
     "max(s, s)": lambda y, s, i: max(s, s),
     "f'{s:.3f}'": lambda y, s, i: f"{s:.3f}",
 }
-"""What has to see a value of a matrix `y`, a float `s` or an integer `i`."""
+"""Operations that need a value of a matrix `y`, a float `s` or an integer `i`."""
 
 NEED_NONE: dict[str, Operation] = {
     "y.shape, y.dtype": lambda y, s, i: (y.shape, y.dtype),
@@ -77,19 +77,19 @@ NEED_NONE: dict[str, Operation] = {
     "jax.live_arrays()": lambda y, s, i: jax.live_arrays(),
     "jax.effects_barrier()": lambda y, s, i: jax.effects_barrier(),
 }
-"""What asks for another computation, or for something that is known without the value."""
+"""Operations that dispatch another computation, or need only what is known without the values."""
 
 
 @dataclass(frozen=True)
 class Held:
-    """Whether an operation on an array that was not ready waited, and how long it held Python."""
+    """Whether an operation on an unfinished array waited, and how long it held Python."""
 
     waits: bool
     seconds: float
 
 
 class HeldTable(dict[str, Held]):
-    """Operations by name, with what each did to Python; a table in a notebook."""
+    """Operations by name, each with its `Held`; a table in a notebook."""
 
     def __repr__(self):
         return "\n".join(
@@ -122,16 +122,19 @@ def time_held(
     seconds: float = 0.01,
     clock: Callable[[], float] = time.perf_counter,
 ) -> HeldTable:
-    """Call each operation on arrays that are not ready, and time how long it holds Python.
+    """Call each operation on unfinished arrays, and time how long it holds Python.
 
-    Each takes a matrix, a float and an integer, results of one program on which the device works
-    for so many seconds. Those that hold Python longest come first.
+    Args:
+        operations: Functions of a matrix, a float and an integer, all results of one program,
+            in the order of the table.
+        seconds: The time that the device needs for the program.
+        clock: The clock to read.
     """
     work = Work()
 
     @functools.partial(jax.jit, static_argnums=1)
     def unready(matrix, length):
-        # A corner of a GPU's large matrix: it is waiting that is timed, and not converting.
+        # Only a corner of a GPU's large matrix: the wait is timed, not the conversion.
         y = chain(matrix, length)[:256, :256]
         return y, jnp.abs(y).sum(), jnp.argmax(y) % 2
 
@@ -144,19 +147,19 @@ def time_held(
             times.append(clock() - start)
 
         waits = blocks_host(timed, lambda: unready(work.matrix, work.links(seconds)))
-        return Held(waits, float(np.median(times[1:])))  # The first compiles.
+        return Held(waits, float(np.median(times[1:])))  # The first call compiles.
 
     return HeldTable((name, held_by(operation)) for name, operation in operations.items())
 
 
-# --- On how many threads JAX computes -------------------------------------------------------------
+# --- The threads that JAX uses --------------------------------------------------------------------
 
 
 _PRODUCTS = """
 from pathlib import Path
 import jax, jax.numpy as jnp
 
-def on_core():  # Nanoseconds for which each thread has had a core.
+def on_core():  # The nanoseconds that each thread has spent on a core.
     tasks = list(Path("/proc/self/task").iterdir())
     return {task.name: int((task / "schedstat").read_text().split()[0]) for task in tasks}
 
@@ -172,20 +175,20 @@ for _ in range(6):
 
 
 def can_count_threads() -> bool:
-    """Say whether the system tells how long each thread has had a core, as Linux does."""
+    """Return whether the system counts the time of each thread on a core, as Linux does."""
     return Path("/proc/self/schedstat").exists()
 
 
 def threads_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Quantity]:
-    """Count the threads on which JAX computes large products, in a process for each environment.
+    """Count the threads that JAX uses for large products, in a process for each environment.
 
-    A thread counts if it does a tenth of a product or more. That says the same on a busy machine,
-    where the number of cores that a process keeps busy does not.
+    A thread counts if it does at least a tenth of a product. Unlike the number of busy cores, this
+    count is the same on a busy machine.
 
     Args:
-        environments: What to add to the environment, by the name of the result.
+        environments: Variables to add to the environment, by the name of the result.
     """
-    # A CPU that counts as several devices has threads for each.
+    # JAX would start threads for each of several CPU devices, so drop the settings that add some.
     ours = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
 
     def count(more: Mapping[str, str]) -> tuple[float, ...]:
@@ -194,7 +197,7 @@ def threads_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Qu
         printed = subprocess.check_output(command, env=environment, text=True)
         return tuple(map(float, printed.split()))
 
-    with ThreadPoolExecutor(2) as pool:  # Most of their time they import JAX.
+    with ThreadPoolExecutor(2) as pool:  # Each process mostly imports JAX.
         counts = zip(environments, pool.map(count, environments.values()), strict=True)
         return {name: Quantity(f"threads, {name}", samples) for name, samples in counts}
 
@@ -204,16 +207,20 @@ def threads_taken(environments: Mapping[str, Mapping[str, str]]) -> dict[str, Qu
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A loop in which Python prepares a call, a device computes it, and Python notices.
+    """A loop: Python prepares a call, a device computes it, and Python learns of the result.
 
-    An iteration with a barrier takes t1 + t2 + t3. Without one the two ends work at the same time,
-    and all together take t1 + t2 + t3 + (iterations - 1) max(t1, t2).
+    An iteration with a barrier takes t1 + t2 + t3. Without barriers, Python and the device work at
+    the same time, and all iterations take t1 + t2 + t3 + (iterations - 1) max(t1, t2):
+
+                a barrier in each       one barrier at the end
+        Python  11....3311....33        1111......33
+        device  ..2222....2222..        ..22222222..
 
     Attributes:
-        t1: Seconds in which Python prepares and dispatches a call.
-        t2: Seconds in which the device computes it.
-        with_barrier: What the model says of all iterations with a barrier in each, in seconds.
-        without: What it says of them with a barrier at the end.
+        t1: The seconds that Python needs to prepare and dispatch a call.
+        t2: The seconds that the device needs to compute it.
+        with_barrier: The model's seconds for all iterations with a barrier in each.
+        without: The model's seconds for all iterations with a barrier at the end.
     """
 
     t1: Quantity
@@ -223,20 +230,20 @@ class Pipeline:
 
     @classmethod
     def of(cls, times: Comparison, iterations: int) -> "Pipeline":
-        """Return what follows, round by round, from three measurements.
+        """Return the stages and the model, round by round, from three measurements.
 
         Args:
-            times: Has the arms `"one iteration"`, which prepares and calls once; `"one call"`,
-                without the preparing; and `"nine calls"`, which are all dispatched before the first
-                is waited for.
-            iterations: How many iterations the model is asked for.
+            times: A comparison with the arms `"one iteration"`, which prepares and calls once;
+                `"one call"`, without the preparing; and `"nine calls"`, with a wait only after all
+                are dispatched.
+            iterations: The number of iterations that the model predicts.
         """
-        one = times["one iteration"]
-        t1 = one.dispatch.rename("t1")
-        # Eight more calls in the queue, which hide all but the computing.
-        more = times["nine calls"].total - times["one call"].total
-        t2 = (more / 8).rename("t2")
-        rounds = list(zip(one.total.samples, t1.samples, t2.samples, strict=True))
+        iteration = times["one iteration"]
+        t1 = iteration.dispatch.rename("t1")
+        # The eight more calls wait in the queue, so each adds only its computing.
+        eight_calls = times["nine calls"].total - times["one call"].total
+        t2 = (eight_calls / 8).rename("t2")
+        rounds = list(zip(iteration.total.samples, t1.samples, t2.samples, strict=True))
         level = times.level
 
         def model(name, seconds):
@@ -251,9 +258,9 @@ class Pipeline:
 
 
 def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
-    """Return how many results of a call are unfinished at most, if it is made again and again.
+    """Return the largest number of unfinished results while a call is repeated.
 
-    The call dispatches some work that takes far longer than asking whether a result is ready.
+    The call's work must take far longer than a query whether a result is ready.
     """
     results, most = [], 0
     for _ in range(times):
@@ -266,28 +273,25 @@ def most_unfinished(call: Callable[[], jax.Array], times: int) -> int:
 # --- A pipeline to explore ------------------------------------------------------------------------
 
 
-# The lowest chart says what the lines of all three are.
+# Only the lowest of the three charts has labels on the shared axis.
 _GRID_ONLY = alt.Axis(labels=False, ticks=False, title=None)
 
-
-_TURNS = 8  # Operations. So many fit beside each other on a phone.
-
-
-_LONGEST = {"t1": 6, "t2": 6, "t3": 4}  # Milliseconds.
+_TURNS = 8  # The number of operations that fit side by side on a phone.
+_LONGEST = {"t1": 6, "t2": 6, "t3": 4}  # The ends of the sliders, in milliseconds.
 
 
 def explore_pipeline() -> Explorable:
-    """Return a chart of the pipeline of front end and back end, with a slider for each part.
+    """Return a chart of the pipeline of Python and a device, with a slider for each parameter.
 
     Python dispatches an operation within t1, the device computes it within t2, and t3 later Python
-    knows. Each end does one at a time. With a limit of L, Python dispatches an operation only when
-    it knows of the one that was asked for L before it. Times like these are longest paths, which
-    have a closed form here: operation k, counted from zero, is computed at
+    knows. Python and the device each handle one operation at a time. With a limit of L, Python
+    dispatches operation k only when it knows that operation k - L is done. The completion times
+    are longest paths, with a closed form here: operation k, counted from zero, is done at
 
-        t1 + t2 + max(k m, (k div L) (t1 + t2 + t3) + (k mod L) m)    with m = max(t1, t2),
+        t1 + t2 + max(k m, (k div L) (t1 + t2 + t3) + (k mod L) m)    with m = max(t1, t2).
 
-    as a path either follows the slower end, or goes all the way round L operations at a time (F.
-    Baccelli et al., 1992, Synchronization and Linearity, chapter 2).
+    A longest path either follows the slower end, or makes a full round trip for every L operations
+    (F. Baccelli et al., 1992, Synchronization and Linearity, chapter 2).
     """
     sliders = [
         slider("t1", 3, 0.5, _LONGEST["t1"], 0.5, "t₁ dispatch (ms)"),
@@ -295,11 +299,11 @@ def explore_pipeline() -> Explorable:
         slider("t3", 4, 0, _LONGEST["t3"], 0.5, "t₃ return (ms)"),
         slider("L", 2, 1, _TURNS, 1, "limit"),
     ]
-    # The same axis wherever the sliders stand: a bar that grows is seen to grow.
+    # The axis has a fixed scale, so that a bar grows visibly with its slider.
     scale = alt.Scale(domain=[0, _TURNS * sum(_LONGEST.values())], nice=False)
-    known = f"{_computed('(datum.k - L)')} + t3"
+    returned = f"{_computed('(datum.k - L)')} + t3"
     operations = alt.Chart(alt.sequence(_TURNS, as_="k")).transform_calculate(
-        dispatched=f"t1 + max(datum.k * t1, datum.k < L ? 0 : {known})",
+        dispatched=f"t1 + max(datum.k * t1, datum.k < L ? 0 : {returned})",
         computed=_computed("datum.k"),
     )
     last = _TURNS - 1
@@ -366,7 +370,7 @@ def explore_pipeline() -> Explorable:
 
 
 def _computed(k: str) -> str:
-    """Return the expression of Vega for when operation k is computed."""
+    """Return the Vega expression for the time when operation k is done."""
     slower = "max(t1, t2)"
     around = f"floor({k} / L) * (t1 + t2 + t3) + ({k} % L) * {slower}"
     return f"t1 + t2 + max({k} * {slower}, {around})"
@@ -399,7 +403,7 @@ def _bars(
 
 
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
-    """Draw how long each of many calls held Python, and how many returned at once."""
+    """Draw how long each call held Python, and a line after the calls that returned at once."""
     axes = plt.figure().add_subplot()
     numbers = np.arange(1, len(seconds) + 1)
     axes.plot(numbers, seconds, ".", color=COLORS["host"])
@@ -420,20 +424,23 @@ def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
 def plot_ways(
     panels: Mapping[str, Mapping[str, Quantity]], styles: Mapping[str, str]
 ) -> list[Axes]:
-    """Draw what several ways of doing the same cost, in panels side by side.
+    """Draw the costs of several ways to do the same work, in panels side by side.
 
-    A panel has a title, and for each way a bar from zero to the median with its interval as a line.
+    Args:
+        panels: For each panel, by its title, the cost of each way by name. A bar reaches from zero
+            to the median; a line shows the interval.
+        styles: For each way, the role of its color in `COLORS`.
     """
     names = list(next(iter(panels.values())))
     figure = plt.figure(figsize=(WIDTH, 0.85 + 0.36 * len(names)))
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     places = np.arange(len(names))[::-1]
     for axes, (title, quantities) in zip(all_axes, panels.items(), strict=True):
-        found = [quantities[name] for name in names]
+        costs = [quantities[name] for name in names]
         axes.barh(
             places,
-            [quantity.median for quantity in found],
-            xerr=error_bars(found),
+            [quantity.median for quantity in costs],
+            xerr=error_bars(costs),
             color=[COLORS[styles[name]] for name in names],
             error_kw={"lw": 1.2, "ecolor": COLORS["model"]},
             height=0.62,
@@ -442,6 +449,6 @@ def plot_ways(
         axes.grid(axis="y", visible=False)
         axes.set_xlim(0, None)
         axes.xaxis.set_major_locator(MaxNLocator(3))
-        format_axis(axes.xaxis, found[0].unit)
+        format_axis(axes.xaxis, costs[0].unit)
         axes.set_title(title, loc="left")
     return list(all_axes)

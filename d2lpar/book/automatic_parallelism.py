@@ -1,4 +1,4 @@
-"""What *Automatic Parallelism* measures and draws, and the solutions of its exercises."""
+"""The measurements and figures of *Automatic Parallelism* and of its solutions."""
 
 import itertools
 import re
@@ -28,20 +28,20 @@ from d2lpar.book.recorded import recorded_on_gpu
 
 
 _MOST_CALLS = 30
-"""Python may run ahead of a CPU device by 32 calls. The next would make it wait, which no overlap
-of two devices survives."""
+"""Python can run 32 calls ahead of a CPU device. One more call would wait, and while Python waits,
+the other device gets no calls."""
 
 
 @dataclass(frozen=True)
 class Repeated:
-    """A number of equal calls, none of which needs another."""
+    """A number of equal, independent calls."""
 
     function: Callable[[jax.Array], jax.Array]
     argument: jax.Array
     count: int
 
     def __call__(self) -> list[jax.Array]:
-        """Ask for all of them, and return their results, which are not there yet."""
+        """Dispatch all calls, and return their unfinished results."""
         return [self.function(self.argument) for _ in range(self.count)]
 
     def __str__(self):
@@ -53,10 +53,10 @@ class Repeated:
 def fair_matrix(
     function: Callable[[jax.Array], jax.Array], device: jax.Device, size: int
 ) -> tuple[jax.Array, float]:
-    """Make a matrix that is small enough for a function to be called ten times in a tenth second.
+    """Make a square matrix so small that ten calls of a function take under a tenth of a second.
 
-    The rows and columns asked for are halved until it is fast enough. Returns how many seconds one
-    call takes as well.
+    The size is halved until the calls are fast enough or the size is at most 250. Returns the
+    matrix and the seconds of one call.
     """
     rng = np.random.default_rng(0)
     while True:
@@ -72,28 +72,28 @@ def fair_calls(
     devices: Sequence[jax.Device],
     sizes: Sequence[int],
 ) -> list[Repeated]:
-    """Make calls with square matrices for each device so that all devices take about as long.
+    """Make calls on square matrices for each device so that all devices take about equal time.
 
-    Each device gets ten calls, or more of them where it is faster than another. Devices of one kind
-    get the same, whatever noise there is in their times.
+    The slowest device gets ten calls, a faster device gets more. Devices of one kind get equal
+    calls from one timing, because the noise of two timings would make the calls differ.
     """
     if len({(device.platform, size) for device, size in zip(devices, sizes, strict=True)}) == 1:
         x, _ = fair_matrix(function, devices[0], sizes[0])
         return [Repeated(function, jax.device_put(x, device), 10) for device in devices]
-    made = [
+    matrices = [
         fair_matrix(function, device, size) for device, size in zip(devices, sizes, strict=True)
     ]
-    slowest = max(seconds for _, seconds in made)
+    slowest = max(seconds for _, seconds in matrices)
     return [
         Repeated(function, x, min(_MOST_CALLS, round(10 * slowest / seconds)))
-        for x, seconds in made
+        for x, seconds in matrices
     ]
 
 
 def cores_busy(function: Callable[[], Any], times: int = 3) -> float:
-    """Return how many cores a function keeps busy: processor time over the time that passes.
+    """Return how many cores a function keeps busy: processor time divided by elapsed time.
 
-    It must return what it computes. Nothing else may run meanwhile in this process.
+    The function must return its results. Nothing else may run in this process meanwhile.
     """
     jax.block_until_ready(function())
     processor, passed = time.process_time(), time.perf_counter()
@@ -103,27 +103,21 @@ def cores_busy(function: Callable[[], Any], times: int = 3) -> float:
 
 
 def meetings(timeline: Timeline) -> int:
-    """Return how often each device has taken part in an all-reduce, as the profiler has seen it."""
-    return max(
-        Counter(
-            event.device
-            for event in timeline.events
-            if re.match("(all-reduce|psum)", event.operator)
-        ).values(),
-        default=0,
-    )
+    """Return how many all-reduces each device took part in, by the profiler's events."""
+    all_reduces = (e for e in timeline.events if re.match("(all-reduce|psum)", e.operator))
+    return max(Counter(event.device for event in all_reduces).values(), default=0)
 
 
 # --- Copying while the next result is computed ----------------------------------------------------
 
 
 COPIES = 5
-"""How many results are copied; few enough to be told apart in a timeline."""
+"""The number of results to copy, small enough to tell them apart in a timeline."""
 
 
 @dataclass(frozen=True)
 class CopyTimes:
-    """Seconds for computing, for copying what was computed, and for both without a barrier."""
+    """Seconds for computing, for copying the results, and for both without a barrier."""
 
     computing: Quantity
     copying: Quantity
@@ -131,12 +125,12 @@ class CopyTimes:
 
     @property
     def rows(self) -> tuple[Quantity, Quantity, Quantity]:
-        """The three, in the order in which editions print them."""
+        """The three quantities in the order of the editions."""
         return self.computing, self.copying, self.at_once
 
     @property
     def score(self) -> OverlapScore:
-        """The overlap; the last copy has nothing to hide behind, so it stays below 1."""
+        """The overlap score, below 1 because no computation overlaps the last copy."""
         return overlap_score(*self.rows)
 
 
@@ -148,25 +142,28 @@ def copy_times(
     until: Until | None = None,
     **options: Any,
 ) -> CopyTimes:
-    """Time computing and copying, first in turn and then at once, with the same calls.
+    """Time computing and copying, one after the other and at once, with the same calls.
 
     Args:
-        make: Returns result number i, which is not there yet.
-        send: Asks for a copy of an array.
-        arrive: Takes the pairs of array and copy, and returns them when there is something to
-            wait for.
-        until: As for `compare`; it is given the times so far.
-        **options: What else `compare` takes.
+        make: Dispatches result number i, and returns it unfinished.
+        send: Starts a copy of an array.
+        arrive: Takes the pairs of array and copy, and returns them as something to wait for.
+        until: As for `compare`, but it gets the `CopyTimes` so far.
+        **options: Other options of `compare`.
     """
 
     def in_turn():
         timer = Timer()
-        made = jax.block_until_ready([make(index) for index in range(COPIES)])
+        arrays = jax.block_until_ready([make(index) for index in range(COPIES)])
         computing = timer.stop()
-        return arrive([(array, send(array)) for array in made]), computing
+        return arrive([(array, send(array)) for array in arrays]), computing
 
     def at_once():
-        return arrive(_make_and_send(make, send)), 0.0  # Here nothing is only computed.
+        pairs = []
+        for index in range(COPIES):
+            array = make(index)
+            pairs.append((array, send(array)))
+        return arrive(pairs), 0.0  # No time is spent on computing alone.
 
     def parts(times):
         computing = times["in turn"]["computing"].rename("computing")
@@ -183,35 +180,27 @@ def copy_times(
     return parts(times)
 
 
-def _make_and_send(make: Callable, send: Callable) -> list:
-    pairs = []
-    for index in range(COPIES):
-        array = make(index)
-        pairs.append((array, send(array)))
-    return pairs
-
-
 # --- From a GPU to the host -------------------------------------------------------------------
 
 
 def put_on_cpu(array: jax.Array) -> jax.Array:
-    """Ask for a copy on a CPU device."""
+    """Start a copy to a CPU device."""
     return jax.device_put(array, cpu())
 
 
 def start_fetching(array: jax.Array) -> jax.Array:
-    """Start to fetch the numbers of an array, and return the array itself."""
+    """Start to fetch the values of an array, and return the array itself."""
     array.copy_to_host_async()
     return array
 
 
 def pin(array: jax.Array) -> jax.Array:
-    """Ask for a copy in memory of the host that never moves, where the device can reach it."""
+    """Start a copy to pinned memory of the host, which the device can access directly."""
     return jax.device_put(array, array.sharding.with_memory_kind("pinned_host"))
 
 
 def fetch_all(pairs: list) -> list:
-    """Wait until all numbers are there, which is what makes a NumPy array of them."""
+    """Wait for the values of all arrays, by making NumPy arrays of them."""
     return [(array, np.asarray(array)) for array, _ in pairs]
 
 
@@ -220,17 +209,16 @@ WAYS = {
     "copy_to_host_async": (start_fetching, fetch_all),
     "device_put to pinned_host": (pin, list),
 }
-"""For each way, what asks for a copy, and what makes the copies arrive."""
+"""For each way, the functions `send` and `arrive` of `copy_times`."""
 
 
 @dataclass(frozen=True)
 class Way:
-    """What one way to copy was found to do.
+    """The measurements of one way to copy.
 
     Attributes:
-        times: Of computing and copying.
-        held: The share of the time of a copy, from the call that makes its array, for which
-            Python was held.
+        times: The times of computing and copying.
+        held: The share of a single computation and copy that held Python.
     """
 
     times: CopyTimes
@@ -238,25 +226,25 @@ class Way:
 
 
 def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
-    """Measure all ways to copy to the host the matrices that a device makes, by number."""
-    found = {}
+    """Measure all ways to copy to the host the matrices that `make(number)` computes."""
+    ways = {}
     for name, (send, arrive) in WAYS.items():
         times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
-        asking = measure(lambda send=send: send(make(0)))
-        held = (asking.dispatch / asking.total).rename(f"share held, {name}")
-        found[name] = Way(times, held)
-    return found
+        single = measure(lambda send=send: send(make(0)))
+        held = (single.dispatch / single.total).rename(f"share held, {name}")
+        ways[name] = Way(times, held)
+    return ways
 
 
 def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
-    """Draw how long it takes by each way until everything is computed and copied.
+    """Draw for each way the time until everything is computed and copied.
 
     Args:
-        ways: What was measured here. If nothing was, what a machine with a GPU has recorded is
-            drawn.
+        ways: The measurements of this machine. If empty, the figure shows a recorded machine with
+            a GPU.
 
     Returns:
-        The axes; their label says which machine it was.
+        The axes, whose label names the machine.
     """
     machine, times = "this machine", {name: way.times.at_once for name, way in ways.items()}
     if not ways:
@@ -270,24 +258,25 @@ def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
         axes.text(value, place, f" {format_value(value, 's', digits=2)}", va="center")
     axes.set_yticks(places, times)
     axes.grid(axis="y", visible=False)
-    axes.set_xlim(0, 1.2 * max(seconds))  # With room for the numbers.
+    axes.set_xlim(0, 1.2 * max(seconds))  # Leave room for the numbers.
     axes.locator_params(axis="x", nbins=4)
     format_axis(axes.xaxis, "s")
     axes.set_xlabel(f"until all is there, on {machine}")
     return axes
 
 
-# --- What a timeline says was done before what ----------------------------------------------------
+# --- The order of runs in a timeline --------------------------------------------------------------
 
 
 def lead(timeline: Timeline, program: str, other: str) -> float:
-    """Return how long before the last run of another program a program was done the first time.
+    """Return the seconds from the first end of a program to the last end of another program.
 
-    These are seconds, from the end of the first run of the one to the end of the last run of the
-    other; below 0 if that ended before. A program that has not run on a device is a `ValueError`.
+    The lead is negative if the other program ended before. Raises a `ValueError` for a program
+    without a run on a device.
     """
-    done = min(event.end for event in _runs(timeline, program))
-    return (max(event.end for event in _runs(timeline, other)) - done) / 1e9
+    first = min(event.end for event in _runs(timeline, program))
+    last = max(event.end for event in _runs(timeline, other))
+    return (last - first) / 1e9
 
 
 def _runs(timeline: Timeline, program: str):
@@ -302,25 +291,31 @@ def _runs(timeline: Timeline, program: str):
 
 
 def numbered(timeline: Timeline) -> Timeline:
-    """Return a timeline whose bars bear numbers, so that one can tell which belong together.
+    """Return a timeline with numbered bars, so that a reader can match each copy with its run.
 
-    Each is called by its number in its row; Python's row stays as it is. A copy that a thread has
-    watched for, which may see it late, begins when it has been asked for, the run of its number is
-    over, and so is the copy before. Copies that arrive with the one before them, too shortly after
-    it to be seen, share its bar, as "1-5".
+    A bar is named by its number in its row; Python's row keeps its names. A thread that watches for
+    copies may see one late, so its bar is corrected to start when the copy was requested, its run
+    was over, and the copy before it was over:
+
+        Python     rr                           r = request of a copy
+        device     [run 1]     [run 2]
+        seen                     [ 1 ] [2]
+        corrected         [     1    ][ 2]
+
+    A copy that ends too soon after the one before it to be visible shares its bar, as in "1-5".
     """
     short = timeline.elapsed * 1e9 / 500
     bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
     events = timeline.programs.events
-    asked = [e.start for e in events if (e.program, e.operator) == COPY_CALL]
-    made = [e.end for e in events if e.operator == ""]
-    begins = map(max, asked, made)
+    requests = [e.start for e in events if (e.program, e.operator) == COPY_CALL]
+    ends_of_runs = [e.end for e in events if e.operator == ""]
+    earliest_starts = map(max, requests, ends_of_runs)
     for event in events:
         row = bars[event.device]
         if event.operator == COPY and event.device in timeline.watched:
             before = row[-1].end if row else 0
-            start = min(event.start, max(before, next(begins, event.start)))
+            start = min(event.start, max(before, next(earliest_starts, event.start)))
             event = event._replace(start=start, duration=event.end - start)
         if not event.device.startswith(PYTHON):
             counts[event.device] += 1
@@ -335,16 +330,14 @@ def numbered(timeline: Timeline) -> Timeline:
 
 
 def record_copies(function: Callable[[], Any], times: int = 9) -> Timeline:
-    """Record a function that computes and copies, and return its timeline, numbered.
+    """Record a function that computes and copies, and return its numbered timeline.
 
-    Of several recordings it is the one that is shortest, its bars counted as well: what disturbs a
-    run, or keeps the thread that watches from seeing that a copy has arrived, makes it longer, and
-    never shorter.
+    Of several recordings, the result is the one with the least sum of elapsed time and time in
+    bars. A disturbance, or a copy seen late by the watching thread, can only lengthen either.
     """
-    timelines = [numbered(record_trace(function)[1]) for _ in range(times)]
-    return min(timelines, key=lambda timeline: timeline.elapsed + seconds_in_bars(timeline))
 
+    def disturbance(timeline: Timeline) -> float:
+        bars = sum(event.duration for event in timeline.events if event.device != PYTHON)
+        return timeline.elapsed + bars / 1e9
 
-def seconds_in_bars(timeline: Timeline) -> float:
-    """Return how long all runs and copies take together."""
-    return sum(event.duration for event in timeline.events if event.device != PYTHON) / 1e9
+    return min((numbered(record_trace(function)[1]) for _ in range(times)), key=disturbance)

@@ -1,4 +1,4 @@
-"""What *Beyond One Machine* models and draws, and the solutions of its exercises."""
+"""The models and figures of *Beyond One Machine* and of its solutions."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -13,17 +13,17 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 
-# --- What messages cost, and when a second process pays -------------------------------------------
+# --- The cost of messages, and when a second process pays -----------------------------------------
 
 
 class MessageCost(NamedTuple):
-    """What an all-reduce takes: a latency for each message, and the time of its bytes.
+    """The time of an all-reduce: a latency for each message, and a time for each byte.
 
-    The model is that of R. W. Hockney (1994, The communication challenge for MPP, Parallel
-    Computing 20), whose two numbers are called alpha and beta.
+    The model is Hockney's, with his names alpha and beta (R. W. Hockney, 1994, The communication
+    challenge for MPP, Parallel Computing 20).
 
     Attributes:
-        alpha: Seconds for each message, however small.
+        alpha: Seconds for each message, independent of its size.
         beta: Seconds for each byte.
     """
 
@@ -32,25 +32,31 @@ class MessageCost(NamedTuple):
 
     @classmethod
     def of(cls, times: dict[int, Quantity]) -> "MessageCost":
-        """Find both from the times of a small and of a large message, round by round.
+        """Fit both numbers, round by round, to the times of messages by their size in bytes.
 
-        Only the smallest and the largest size, in bytes, are looked at.
+        The fit uses only the smallest and the largest size.
         """
         small, large = min(times), max(times)
         beta = (times[large] - times[small]) / (large - small)
         return cls(times[small].rename("alpha"), beta.rename("beta"))
 
     def seconds(self, messages: int, size: float) -> float:
-        """Return what so many messages, one after the other, take that have `size` bytes in all."""
+        """Return the predicted time of consecutive messages with `size` bytes in all."""
         return messages * self.alpha.median + size * self.beta.median
 
 
 def break_even(sizes: Sequence[float], speed_ups: Sequence[float]) -> float:
-    """Return the size from which on it pays, between two measured ones.
+    """Return the size above which a second process pays, interpolated between measured sizes.
 
-    That is where the last rise through 1 is, on logarithmic scales; the smallest size if it pays
-    everywhere. Where it pays nowhere, the rise at the end is continued, but to no more than a
-    thousand times the largest size.
+    On logarithmic scales, the speed-up last rises through 1 at that size:
+
+        speed-up    2 |                    x
+                    1 |--------------x--*-----    * is the result
+                  1/2 |  x     x
+                      +---------------------- size
+
+    If all measured sizes pay, the result is the smallest one. If the largest does not pay, the
+    last segment is continued, up to a thousand times the largest size.
     """
     xs, ys = np.log(sizes), np.log(speed_ups)
     below = [index for index, y in enumerate(ys) if y < 0]
@@ -59,8 +65,8 @@ def break_even(sizes: Sequence[float], speed_ups: Sequence[float]) -> float:
     left = min(below[-1], len(xs) - 2)
     slope = (ys[left + 1] - ys[left]) / (xs[left + 1] - xs[left])
     furthest = xs[-1] + np.log(1000)
-    found = min(xs[left] - ys[left] / slope, furthest) if slope > 0 else furthest
-    return round(float(np.exp(found)), 6)
+    crossing = min(xs[left] - ys[left] / slope, furthest) if slope > 0 else furthest
+    return round(float(np.exp(crossing)), 6)
 
 
 # --- A thousand machines to explore ---------------------------------------------------------------
@@ -70,14 +76,14 @@ _DOUBLINGS = 10  # Up to 1024 machines.
 
 
 def explore_machines() -> Explorable:
-    """Return a chart of the speed-up by many machines in a model, with a slider for each part.
+    """Return a chart of the modeled speed-up by many machines, with a slider for each parameter.
 
-    A step computes for C on one machine, and its n bytes of gradients are added up in a ring: in
-    2 (p - 1) rounds, each of which costs a latency and n/p bytes (P. Patarasuk and X. Yuan, 2009,
-    Bandwidth optimal all-reduce algorithms for clusters of workstations, Journal of Parallel and
-    Distributed Computing 69). Nothing overlaps. Scaling is strong with the same minibatch for all,
-    and weak with as many rows for each. It begins with the latency and the bandwidth of InfiniBand
-    NDR, for which the chapter has the sources.
+    A step computes for C on one machine, and a ring of p machines adds up its n bytes of
+    gradients. The ring takes 2 (p - 1) rounds, and each round costs a latency and n/p bytes
+    (P. Patarasuk and X. Yuan, 2009, Bandwidth optimal all-reduce algorithms for clusters of
+    workstations, Journal of Parallel and Distributed Computing 69). Nothing overlaps. In strong
+    scaling the machines share one minibatch; in weak scaling each machine keeps as many rows. The
+    sliders start at the latency and bandwidth of InfiniBand NDR; the chapter cites the sources.
     """
     sliders = [
         slider("C", 500, 50, 5000, 50, "compute (ms)"),
@@ -85,7 +91,7 @@ def explore_machines() -> Explorable:
         slider("B", 50, 1, 500, 1, "bandwidth (GB/s)"),
         slider("n", 400, 10, 2000, 10, "gradients (MB)"),
     ]
-    # Milliseconds: a megabyte at a gigabyte per second takes one.
+    # In milliseconds: a megabyte at a gigabyte per second takes one millisecond.
     ring = "2 * (datum.p - 1) * (a / 1000 + n / B / datum.p)"
     ways = {
         "machine for machine": "datum.p",
@@ -138,18 +144,19 @@ def explore_machines() -> Explorable:
 
 
 def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
-    """Draw what the Python of each of several processes does while all add something up.
+    """Draw Python's time in each of several processes during an all-reduce.
 
-    Each gives four times in seconds, of one clock: when all began, when it made its call, when it
-    had control back, and when it had the result. Python dispatches in blue, waits in white, and
-    does something else in the color of the barrier, before its call.
+    Args:
+        spans: For each process, four times in seconds on one clock: the common start, the call,
+            the return of the call, and the arrival of the result. Between them, Python first does
+            something else (in the color of a barrier), then dispatches (blue), then waits (white).
     """
     axes = plt.figure(figsize=(WIDTH, 0.4 * len(spans) + 0.75)).add_subplot()
     zero = min(begin for begin, *_ in spans)
     longest = max(done for *_, done in spans) - zero
     styles = {
         "sleeps": {"facecolor": COLORS["barrier"], "alpha": 0.35},
-        # In front, for what comes after it would cover what it is widened by.
+        # A short dispatch is drawn wider than it was, in front of the wait that follows.
         "": {"facecolor": COLORS["host"], "edgecolor": COLORS["host"], "zorder": 2},
         "waits": {"facecolor": "white", "edgecolor": COLORS["wait"]},
     }
@@ -169,7 +176,7 @@ def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:
     return axes
 
 
-_TWO_PIXELS = 130  # Of the 260 that the axes are wide on a phone.
+_TWO_PIXELS = 130  # The axes are 260 pixels wide on a phone, so this share of them is 2 pixels.
 
 
 def plot_speed_ups(
@@ -177,18 +184,18 @@ def plot_speed_ups(
     measured: Mapping[str, Sequence[Quantity]],
     predicted: Mapping[str, Sequence[float]],
 ) -> Axes:
-    """Draw speed-ups by a second process over the rows of a minibatch, as points and as lines.
+    """Draw speed-ups by a second process over the rows of a minibatch.
 
-    Both are given by the way in which the gradient is summed, up to three of them. A line at 1 is
-    one process.
+    Measurements are points and predictions are dashed lines, for up to three ways of summing the
+    gradient. The line at 1 is the speed of one process.
     """
     axes = plt.figure(figsize=(WIDTH, 2.9)).add_subplot()
     axes.axhline(1, color=COLORS["model"], lw=1)
-    looks = (("window", "o", 0.95), ("none", "s", 1), ("barrier", "^", 1.05))
-    for (way, ratios), (role, marker, aside) in zip(measured.items(), looks, strict=False):
+    styles = (("window", "o", 0.95), ("none", "s", 1), ("barrier", "^", 1.05))
+    for (way, ratios), (role, marker, aside) in zip(measured.items(), styles, strict=False):
         axes.plot(rows, predicted[way], "--", color=COLORS[role], lw=1.2)
         axes.errorbar(
-            [aside * count for count in rows],  # So that no bar hides another.
+            [aside * count for count in rows],  # Shifted, so that no bar hides another.
             [ratio.median for ratio in ratios],
             yerr=error_bars(ratios),
             fmt=marker,

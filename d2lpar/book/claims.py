@@ -1,4 +1,4 @@
-"""State a sentence of the text with its measured numbers in it, and check it."""
+"""Show a sentence of the text with its measured numbers, and check it."""
 
 import functools
 import math
@@ -7,15 +7,14 @@ import re
 import string
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 from d2lpar._measure.quantity import Predicate, Quantity, exact, quantities_table
 from d2lpar._plain.format import format_value
 from d2lpar.book.notebook import VERDICT_COLORS, badge, show_in_notebook, with_code
-from d2lpar.book.recorded import PAGE, claims_recorded
+from d2lpar.book.recorded import PAGE, Recorded, claims_recorded
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
-"""The type under which a notebook keeps a claim for the page with the evidence."""
+"""The MIME type of a claim among a notebook's outputs, for the page with the evidence."""
 
 STRICT = "D2LPAR_STRICT"
 """The environment variable that makes a failed claim an error, for builds and tests."""
@@ -27,20 +26,14 @@ VERDICTS = {
     "inconclusive": "inconclusive here",
     "untestable": "cannot be tested here",
 }
-"""How each verdict reads."""
+"""The words for each verdict, as a reader sees them."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence, what was measured for it, and what must be true of that, as `claim` takes them.
+    """A sentence with the measurements that it states and the comparisons that test it.
 
-    Attributes:
-        sentence: The sentence, with a place in braces for each number, such as `"{gain}"`.
-        predicates: Comparisons of measured quantities; all must hold.
-        otherwise: The likely reason if it does not hold.
-        needs: What this machine lacks to test it, or None.
-        key: What evidence knows it by, however it is worded; empty if there is none.
-        numbers: What stands in each place.
+    Its attributes are the arguments of `claim`; each of the `numbers` is a quantity.
     """
 
     sentence: str
@@ -57,39 +50,39 @@ class Claim:
             if not isinstance(predicate, Predicate):
                 raise ValueError(
                     "claim() needs comparisons of quantities, such as ratio > 5, found "
-                    f"{predicate!r}: without an interval nobody can say how sure it is. Measure "
-                    "with compare(), use exact() for a count, and q.between(3, 3) for an "
-                    "equality."
+                    f"{predicate!r}: without an interval it has no certainty. Measure with "
+                    "compare(), use exact() for a count, and q.between(3, 3) for an equality."
                 )
         if not self.predicates and not self.needs:
             raise ValueError(
                 f"The claim {self.sentence!r} has nothing to check: give a comparison."
             )
         places = _places_in(self.sentence)
-        if places - self.numbers.keys() and not self.needs:
+        missing = ", ".join(sorted(places - self.numbers.keys()))
+        if missing and not self.needs:
             raise ValueError(
-                f"The claim {self.sentence!r} has places without a number, "
-                f"{_listed(places - self.numbers.keys())}: pass each by its name, "
-                "claim(..., gain=ratio)."
+                f"The claim {self.sentence!r} has places without a number, {missing}: pass each "
+                "by its name, claim(..., gain=ratio)."
             )
-        if left_over := self.numbers.keys() - places:
+        if left_over := ", ".join(sorted(self.numbers.keys() - places)):
             raise ValueError(
-                f"The claim {self.sentence!r} has no place for {_listed(left_over)}: write the "
-                "name in braces where the number belongs."
+                f"The claim {self.sentence!r} has no place for {left_over}: write the name in "
+                "braces where the number belongs."
             )
 
     @property
     def text(self) -> str:
         """The sentence with the measured numbers in it.
 
-        If this machine cannot test it, they are those of one that could; if there is none, the
-        text says that.
+        If this machine cannot test the claim, the numbers are from a machine that could. If no
+        machine has measured it, the text says so.
         """
         if not self.needs:
             return self.sentence.format_map(self.numbers)
-        # What was measured here without it is not what the sentence is about.
-        if known := self._elsewhere:
-            return known[0].claim.text
+        # Numbers from here would be misleading: they were measured without that condition.
+        if self._elsewhere:
+            _, claim = self._elsewhere[0]
+            return claim.text
         if not _places_in(self.sentence):
             return self.sentence.format()
         return f"Not yet measured: this needs {self.needs}."
@@ -104,7 +97,7 @@ class Claim:
 
     @property
     def detail(self) -> str:
-        """What a reader should know beside the verdict; empty where nothing is to be said."""
+        """The explanation that follows the verdict; empty if the verdict needs none."""
         match self.verdict:
             case "fails":
                 return self.otherwise
@@ -112,22 +105,30 @@ class Claim:
                 return self._doubt
             case "untestable":
                 needs = f"needs {self.needs}"
-                if not (known := self._elsewhere):
+                if not self._elsewhere:
                     return needs
-                return f"{needs}; the numbers are those of {known[0].machine} ({known[0].verdict})"
+                record, claim = self._elsewhere[0]
+                verdict = claim._in_words("there")
+                return f"{needs}; the numbers are those of {record.machine} ({verdict})"
         return ""
 
     @property
     def anchor(self) -> str:
-        """The id of its sentence on a page."""
+        """The id of the claim's HTML element."""
         return f"claim-{self.key}"
 
-    @property
-    def _tested(self) -> str:
-        """The bound of the one number that is tested, written as the sentence says it.
+    def _in_words(self, where: str) -> str:
+        return VERDICTS[self.verdict].replace("here", where)
 
-        Where several are, a bound beside a sentence does not say which number it is of.
+    @property
+    def _bound(self) -> str:
+        """The tested bound, in the format that the sentence has for its number.
+
+        Empty if several measured numbers are tested: the reader could not tell which one a single
+        bound belongs to.
         """
+        if self.needs:
+            return ""
         measured = [p for p in self.predicates if not p.quantity.exact]
         for _, place, spec, _ in string.Formatter().parse(self.sentence):
             if place and [p.quantity.samples for p in measured] == [self.numbers[place].samples]:
@@ -135,35 +136,42 @@ class Claim:
         return ""
 
     @functools.cached_property
-    def _elsewhere(self) -> list["_Elsewhere"]:
-        """This sentence with the numbers of each machine that has recorded them, newest first.
+    def _elsewhere(self) -> list[tuple[Recorded, "Claim"]]:
+        """This claim with the numbers of each machine that has recorded them, newest first.
 
-        A sentence may have changed since, but for its key: a record counts if it has a number for
-        each place of today's, and if those that are written out are the same.
+        The wording may have changed since a machine recorded the claim. A record still counts if
+        the digits in both sentences are equal and the record has a number for each place:
+
+            recorded   "In 16 turns it gained {gain}, {share} of all."
+            today      "With 16 turns, {gain} times as fast."           counts
+            today      "With 20 turns, {gain} times as fast."           has another number of turns
+            today      "With 16 turns, it takes {time}."                has a place without a number
         """
-        places, found = _places_in(self.sentence), []
-        for machine, has_gpu, jax, data in claims_recorded(self.key):
-            there = Claim.from_dict(data)
-            same = _written_out(there.sentence) == _written_out(self.sentence)
-            if not there.needs and same and places <= there.numbers.keys():
-                numbers = {place: there.numbers[place] for place in places}
-                there = replace(there, sentence=self.sentence, numbers=numbers)
-                found.append(_Elsewhere(machine, has_gpu, jax, there))
-        return found
+        places, records = _places_in(self.sentence), []
+        for record in claims_recorded(self.key):
+            claim = Claim.from_dict(record.claim)
+            same_digits = _digits_in(claim.sentence) == _digits_in(self.sentence)
+            if not claim.needs and same_digits and places <= claim.numbers.keys():
+                numbers = {place: claim.numbers[place] for place in places}
+                claim = replace(claim, sentence=self.sentence, numbers=numbers)
+                records.append((record, claim))
+        return records
 
     @property
     def _doubt(self) -> str:
+        """The reason why the verdict is inconclusive."""
         ends = (e for p in self.predicates for e in (*p.quantity.interval, p.low, p.high))
         if any(map(math.isinf, ends)):
             return "too few samples for an interval"
         unsure = next(p for p in self.predicates if p.verdict == "inconclusive")
-        exact = unsure.quantity.exact  # Then it is the bound that nobody is sure of.
-        ends = (unsure.low, unsure.high) if exact else unsure.quantity.interval
+        # A count has no spread, so the bound must be a measured interval.
+        is_count = unsure.quantity.exact
+        ends = (unsure.low, unsure.high) if is_count else unsure.quantity.interval
         low, high = (format_value(end, unsure.quantity.unit) for end in ends)
         return f"the interval, {low} to {high}, reaches over the bound"
 
     def as_dict(self) -> dict:
-        """Return the claim as plain data, for JSON; the verdict is there to be read."""
+        """Return the claim as plain data, for JSON, with its verdict for readers of the file."""
         return {
             "sentence": self.sentence,
             "verdict": self.verdict,
@@ -182,15 +190,15 @@ class Claim:
             ValueError: If the verdict is not the one that follows from the samples.
         """
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
-        key, numbers = data.get("key", ""), data.get("numbers", {})  # Older files have none.
+        key, numbers = data.get("key", ""), data.get("numbers", {})  # Not in files before 0.2.0.
         numbers = {name: Quantity(**number) for name, number in numbers.items()}
-        made = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
-        if made.verdict != data["verdict"]:
+        claim = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
+        if claim.verdict != data["verdict"]:
             raise ValueError(
-                f"The claim {made.sentence!r} is said to be {data['verdict']!r}, but from its "
-                f"samples follows {made.verdict!r}: they were not written together."
+                f"The claim {claim.sentence!r} has the verdict {data['verdict']!r}, but its "
+                f"samples give {claim.verdict!r}: the two were not written together."
             )
-        return made
+        return claim
 
     def __str__(self):
         detail = f": {self.detail}" if self.detail else ""
@@ -202,70 +210,67 @@ class Claim:
 
     @property
     def rows(self) -> list[Quantity]:
-        """The rows of its table, what is tested first, then what the sentence says beside that."""
+        """The rows of the claim's table: tested quantities, then the other measured numbers."""
         rows = [predicate.quantity for predicate in self.predicates]
         if not self.needs:
             tested = {row.samples for row in rows}
-            said = (number for number in self.numbers.values() if not number.exact)
-            rows += (number for number in said if number.samples not in tested)
+            measured = (number for number in self.numbers.values() if not number.exact)
+            rows += (number for number in measured if number.samples not in tested)
         return rows
 
     def _html(self) -> str:
-        known = self._elsewhere
-        link = f'<a href="{PAGE}">Every claim on every machine</a>.' if self.needs and known else ""
-        words, color, behind = VERDICTS[self.verdict], VERDICT_COLORS[self.verdict], self.detail
-        if self.needs and known:
-            words, color = known[0].badge, VERDICT_COLORS[known[0].claim.verdict]
-            behind = f"Testing it here needs {self.needs}"
-        elif self.needs and _places_in(self.sentence):
-            behind = ""  # The text says it.
-        shown = f"{with_code(self.text)} {badge(words, color)}"
-        if not self.needs and (bound := self._tested):
-            style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
-            shown += f' <span style="{style}">{with_code(bound)}</span>'
-        shown += f" {with_code(behind)}." if behind else ""
-        of = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
-        of += f' id="{self.anchor}"' if self.key else ""
-        if not self.predicates:  # Nothing to unfold.
-            return f"<p {of}>{shown} {link}".rstrip() + "</p>"
-        measured = quantities_table(self.rows, self.predicates)
-        if link:  # Not in the summary, where a click unfolds.
-            below = [f"The table is of this machine. {link}"]
+        """Return a headline, with a table and remarks to unfold if there are predicates."""
+        if not self.needs:
+            headline, remarks = self._tested_here()
+        elif self._elsewhere:
+            headline, remarks = self._tested_elsewhere()
         else:
-            below = [with_code(there.line) for there in known if there.has_gpu and not self.needs]
-        remarks = "".join(f'<p style="margin:0.3em 0;font-size:0.9em">{line}</p>' for line in below)
-        summary = f'<summary style="cursor:pointer;display:block">{shown}</summary>'
-        return f"<details {of}>{summary}{measured}{remarks}</details>"
+            headline, remarks = self._tested_nowhere(), []
+        attributes = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
+        attributes += f' id="{self.anchor}"' if self.key else ""
+        if not self.predicates:
+            return f"<p {attributes}>{' '.join([headline, *remarks])}</p>"
+        summary = f'<summary style="cursor:pointer;display:block">{headline}</summary>'
+        table = quantities_table(self.rows, self.predicates)
+        small = "".join(f'<p style="margin:0.3em 0;font-size:0.9em">{line}</p>' for line in remarks)
+        return f"<details {attributes}>{summary}{table}{small}</details>"
+
+    def _tested_here(self) -> tuple[str, list[str]]:
+        """Return the headline, and a remark for each GPU that has recorded the claim."""
+        remarks = []
+        for record, claim in self._elsewhere:
+            if record.has_gpu:
+                result = f"{claim.text} ({claim._in_words('there')})"
+                remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
+        return self._headline(self, "here", self.detail), remarks
+
+    def _tested_elsewhere(self) -> tuple[str, list[str]]:
+        """Return the headline with the newest record's verdict, and a link to all records."""
+        record, claim = self._elsewhere[0]
+        detail = f"Testing it here needs {self.needs}"
+        link = f'<a href="{PAGE}">Every claim on every machine</a>.'
+        # The link may not be in the headline of a table, where a click unfolds.
+        remark = f"The table is of this machine. {link}" if self.predicates else link
+        return self._headline(claim, f"on {record.machine}", detail), [remark]
+
+    def _tested_nowhere(self) -> str:
+        # A sentence with places is replaced by a text that names what is needed.
+        return self._headline(self, "here", "" if _places_in(self.sentence) else self.detail)
+
+    def _headline(self, tested: "Claim", where: str, detail: str) -> str:
+        """Return the text with the verdict of the claim that was tested, here or elsewhere."""
+        verdict = badge(tested._in_words(where), VERDICT_COLORS[tested.verdict])
+        headline = f"{with_code(self.text)} {verdict}"
+        if self._bound:
+            style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
+            headline += f' <span style="{style}">{with_code(self._bound)}</span>'
+        return f"{headline} {with_code(detail)}." if detail else headline
 
 
-class _Elsewhere(NamedTuple):
-    """A claim with the numbers of another machine."""
-
-    machine: str
-    has_gpu: bool
-    jax: str
-    claim: Claim
-
-    @property
-    def verdict(self) -> str:
-        """How its verdict reads behind the name of the machine."""
-        return VERDICTS[self.claim.verdict].replace("here", "there")
-
-    @property
-    def badge(self) -> str:
-        """How it reads with the name in it."""
-        return VERDICTS[self.claim.verdict].replace("here", f"on {self.machine}")
-
-    @property
-    def line(self) -> str:
-        """What the machine has to say beside what this one says."""
-        return f"On {self.machine}, JAX {self.jax}: {self.claim.text} ({self.verdict})"
-
-
-def _written_out(sentence: str) -> list[str]:
-    """Return the numbers that stand in a sentence itself."""
-    said = " ".join(said for said, *_ in string.Formatter().parse(sentence))
-    return re.findall(r"\d+", said)
+def _digits_in(sentence: str) -> list[str]:
+    """Return the numbers that are written out in a sentence, outside its places."""
+    text = " ".join(text for text, *_ in string.Formatter().parse(sentence))
+    return re.findall(r"\d+", text)
 
 
 def _places_in(sentence: str) -> set[str]:
@@ -273,14 +278,10 @@ def _places_in(sentence: str) -> set[str]:
         parts = list(string.Formatter().parse(sentence))
     except ValueError as error:
         raise ValueError(
-            f"The claim {sentence!r} has a brace too many or too few: {error}. Double those that "
-            "stand for themselves."
+            f"The claim {sentence!r} has a brace too many or too few: {error}. Double each brace "
+            "that belongs to the text."
         ) from error
     return {name for _, name, _, _ in parts if name is not None}
-
-
-def _listed(names) -> str:
-    return ", ".join(sorted(names))
 
 
 def claim(
@@ -291,20 +292,21 @@ def claim(
     key: str = "",
     **numbers: Quantity | float,
 ) -> None:
-    """Show a sentence of the text, with its measured numbers in it and its verdict here.
+    """Show a sentence of the text, with its measured numbers and its verdict on this machine.
 
-    For a reader a claim that fails is a visible answer, and the notebook goes on. Where the
-    environment variable `D2LPAR_STRICT` is `1`, as in the book build and the tests, it is an
-    error.
+    A claim that fails is shown as failing, and the notebook goes on. If the environment variable
+    `D2LPAR_STRICT` is `1`, as in the book build and the tests, a failing claim is an error.
 
     Args:
         sentence: The sentence, with a place in braces for each number: `"{gain} times as fast"`,
             `"{share:%} of the time"`, or as Python formats numbers, `"{gain:.2f}"`.
         *predicates: Comparisons of measured quantities, such as `ratio > 5`; all must hold.
         otherwise: The likely reason if it does not hold.
-        needs: What this machine lacks to test it, such as `"a GPU"`; None if it can be tested.
-        key: What evidence knows it by, however it is worded, such as `"fork-speed-up"`.
-        **numbers: What stands in each place: quantities, of which the median is said, or numbers.
+        needs: The condition that this machine does not meet, such as `"a GPU"`; None if it can test
+            the claim.
+        key: The id of the claim in all evidence, such as `"fork-speed-up"`; stays when the wording
+            changes.
+        **numbers: A number for each place, or a quantity, whose median is shown.
 
     Raises:
         ValueError: If there is no sentence, something other than a comparison is given, a place
@@ -319,19 +321,19 @@ def claim(
           holds here
             calls: 3; claimed: < 4
     """
-    known = {
+    quantities = {
         name: number if isinstance(number, Quantity) else exact(name, number)
         for name, number in numbers.items()
     }
-    made = Claim(sentence, predicates, otherwise, needs, key, known)
+    shown = Claim(sentence, predicates, otherwise, needs, key, quantities)
     named: dict[str, Quantity] = {}
-    for row in made.rows:
+    for row in shown.rows:
         if named.setdefault(row.name, row).samples != row.samples:
             raise ValueError(
-                f"The claim {sentence!r} has two quantities of the name {row.name!r}, which nobody "
-                "could tell apart in its table: rename() one of them."
+                f"The claim {sentence!r} has two quantities named {row.name!r}, which its table "
+                "could not tell apart: rename() one of them."
             )
-    if not show_in_notebook(made):
-        print(made)
-    if made.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
-        raise AssertionError(str(made))
+    if not show_in_notebook(shown):
+        print(shown)
+    if shown.verdict == "fails" and os.environ.get(STRICT, "0") not in ("", "0"):
+        raise AssertionError(str(shown))

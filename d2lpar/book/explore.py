@@ -1,6 +1,6 @@
-"""Charts to explore: sliders that work in the page, without a kernel, by Vega-Altair.
+"""Charts with sliders that work in the page, without a kernel, by Vega-Altair.
 
-A chart is drawn for the width of a phone. On a larger screen the page scales it.
+A chart has the width of a phone. On a larger screen the page scales it.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 
 MIME_TYPE = "application/vnd.d2lpar.explorable+json"
-"""The type under which a notebook keeps an explorable, of which the book makes a figure."""
+"""The MIME type of an explorable among a notebook's outputs, which the book turns into a figure."""
 
 _WIDTH = 250  # Pixels, without the labels.
 
@@ -18,22 +18,23 @@ _WIDTH = 250  # Pixels, without the labels.
 class Explorable:
     """A chart with sliders, shown when it is the last value of a cell.
 
-    Its description says what is to be seen, for those who do not see it.
+    The chart's description is its alternative text for readers who cannot see it.
     """
 
     chart: alt.TopLevelMixin
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        """Return it as Altair shows a chart in this notebook, and as the book reads it."""
-        shown = self.chart._repr_mimebundle_(include, exclude)
-        data, *_ = shown if isinstance(shown, tuple) else (shown,)  # Or data and metadata.
+        """Return Altair's own output for this notebook, and the specification for the book."""
+        bundle = self.chart._repr_mimebundle_(include, exclude)
+        # Altair returns the data alone, or a pair of data and metadata.
+        data = bundle[0] if isinstance(bundle, tuple) else bundle
         return data | {MIME_TYPE: self.chart.to_dict()}
 
 
 def slider(
     name: str, value: float, low: float, high: float, step: float, label: str
 ) -> alt.Parameter:
-    """Return a parameter of a chart that the reader sets."""
+    """Return a parameter of a chart, with a slider for the reader to set it."""
     bind = alt.binding_range(min=low, max=high, step=step, name=label)
     return alt.param(name=name, value=value, bind=bind)
 
@@ -41,7 +42,7 @@ def slider(
 def stacked(
     parts: list[alt.Chart | alt.LayerChart], sliders: list[alt.Parameter], description: str
 ) -> Explorable:
-    """Return charts below one another, with their sliders, in the style of the book."""
+    """Return charts stacked vertically, with their sliders, in the style of the book."""
     parts = [part.properties(width=_WIDTH) for part in parts]
     chart = (
         alt.vconcat(*parts, spacing=10, description=description)

@@ -1,4 +1,4 @@
-"""What *Measuring Asynchronous Code* draws of the traps it describes."""
+"""The figures of *Measuring Asynchronous Code*."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,12 +12,12 @@ from d2lpar._measure.memory import PeakMemory
 from d2lpar._measure.quantity import Quantity
 from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
 
-# What a reader meets on the way to the right number is drawn in the second of the two.
+# The colors and markers of the right measurement and of the misleading one.
 _RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
 
 
 def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
-    """Draw how many seconds each of many calls held Python, for two ways of timing them."""
+    """Draw how many seconds each call held Python, timed in two ways."""
     axes = plt.figure(figsize=(WIDTH, 2.55)).add_subplot()
     for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
         numbers = np.arange(1, len(times) + 1)
@@ -30,9 +30,9 @@ def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
 
 
 def plot_pairs(ratio: Quantity) -> Axes:
-    """Draw the ratios of single pairs above their median and its interval."""
+    """Draw the ratio of each pair, and below them the median with its interval."""
     axes = plt.figure(figsize=(WIDTH, 1.8)).add_subplot()
-    # So that points do not hide each other; alike in each build.
+    # Random heights keep the points apart; the fixed seed keeps the figure the same.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
     axes.plot(ratio.samples, heights, ".", color=COLORS["host"], alpha=0.6)
     axes.errorbar(
@@ -50,10 +50,11 @@ def plot_pairs(ratio: Quantity) -> Axes:
 
 
 def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> list[Axes]:
-    """Draw the times of two functions over the number of the call, for each order of the calls.
+    """Draw the times of two functions over the call number, in a panel for each order of calls.
 
-    By the title to be shown, an order has the measurements of two functions by their names, of one
-    letter, and the order in which these were called.
+    Args:
+        orders: For each panel, by its title, the two measurements by a one-letter name, and the
+            order of the calls, such as `"ABBA"`.
     """
     figure = plt.figure()
     charts = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
@@ -74,9 +75,9 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
 
 
 def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
-    """Draw how often a winner was found among equals, over the number of looks.
+    """Draw how often a test found a winner among equals, over the number of looks at the data.
 
-    A line is at the one in twenty that an interval of 95 % allows.
+    The dashed line is the one in twenty that an interval of 95 % allows.
     """
     axes = plt.figure().add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
@@ -91,7 +92,7 @@ def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
 
 
 def plot_memory(watched: Mapping[str, PeakMemory]) -> Axes:
-    """Draw memory over time, with a square at the end, where one reads it after a barrier."""
+    """Draw memory over time, with a square at the end, where a reading after a barrier falls."""
     axes = plt.figure().add_subplot()
     for (label, memory), role in zip(watched.items(), ("barrier", "none"), strict=True):
         seconds = [when for when, _ in memory.samples]

@@ -1,7 +1,8 @@
-"""Show an object in a notebook, and set its text as HTML."""
+"""Display an object in a notebook, and format its text as HTML."""
 
 import html
 import re
+import sys
 
 VERDICT_COLORS = {
     "holds": "#13795b",
@@ -10,19 +11,19 @@ VERDICT_COLORS = {
     "inconclusive": "#8a6200",
     "untestable": "#62676f",
 }
-"""The color of each verdict; white on it is legible."""
+"""The background color of each verdict, with enough contrast for white text."""
 
 
 _WITHIN = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)(?!\w))|(?<=[<>]) (?=-?\d)")
 
 
 def unbroken(text: str) -> str:
-    """Return text with no-break spaces between a number and its unit, or its sign of comparison."""
+    """Return text with no-break spaces between a number and its unit, or `<` and its number."""
     return _WITHIN.sub("\u00a0", text)
 
 
 def with_code(text: str) -> str:
-    """Return text as HTML, with what stands in `backticks` as code."""
+    """Return text as HTML, with `backticks` turned into code elements."""
     return "".join(
         f"<code>{html.escape(part)}</code>" if i % 2 else html.escape(unbroken(part))
         for i, part in enumerate(text.split("`"))
@@ -30,8 +31,8 @@ def with_code(text: str) -> str:
 
 
 def badge(words: str, color: str) -> str:
-    """Return a verdict as HTML, as it stands beside a sentence."""
-    # Inline, because Colab keeps an output's own styles and nothing else.
+    """Return the HTML of a verdict in a colored box."""
+    # The style is inline because Colab drops all styles but the output's own.
     return (
         f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
         "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
@@ -39,15 +40,13 @@ def badge(words: str, color: str) -> str:
     )
 
 
-def show_in_notebook(made: object) -> bool:
-    """Display an object in all its forms, if this runs in a notebook, and say whether it does."""
-    try:
-        from IPython import get_ipython
-        from IPython.display import display
-    except ImportError:
+def show_in_notebook(value: object) -> bool:
+    """Display an object in all its forms in a notebook; return False outside a notebook."""
+    ipython = sys.modules.get("IPython")  # Every notebook has imported IPython.
+    if not ipython or not ipython.get_ipython():
         return False
-    if not get_ipython():
-        return False
-    # All of its forms, and no repr beside them.
-    display(made._repr_mimebundle_(), raw=True)
+    from IPython.display import display
+
+    # With raw=True, display adds no repr to these forms.
+    display(value._repr_mimebundle_(), raw=True)
     return True

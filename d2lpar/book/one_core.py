@@ -1,4 +1,4 @@
-"""Confine this process to one CPU core, to see what it cannot do there."""
+"""Confine this process to one CPU core, to show the limits of a single core."""
 
 import contextlib
 import os
@@ -7,15 +7,15 @@ from pathlib import Path
 
 
 def can_confine() -> bool:
-    """Say whether the threads of this process can be confined to a core, as Linux does."""
+    """Return whether the system can confine the threads of a process to a core, as Linux can."""
     return hasattr(os, "sched_setaffinity") and Path("/proc/self/task").exists()
 
 
 @contextlib.contextmanager
 def on_one_core() -> Iterator[None]:
-    """Confine all threads of this process to one core in a block, if that is possible.
+    """Confine all threads of this process to one core in a block, if the system can.
 
-    Those that start meanwhile inherit it, and may keep it.
+    Threads that start in the block inherit the core, and may keep it after the block.
     """
     if not can_confine():
         yield
@@ -30,5 +30,5 @@ def on_one_core() -> Iterator[None]:
 
 def _confine(cores: set[int]) -> None:
     for thread in Path("/proc/self/task").iterdir():
-        with contextlib.suppress(ProcessLookupError):  # It has ended meanwhile.
+        with contextlib.suppress(ProcessLookupError):  # The thread has ended.
             os.sched_setaffinity(int(thread.name), cores)

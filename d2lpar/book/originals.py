@@ -1,4 +1,4 @@
-"""What the editions of the original printed, and what they claim of it."""
+"""The measurements that editions of the original printed, and their claims about them."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -20,11 +20,10 @@ class Experiment:
     """An experiment of the original, as editions printed it and as we repeat it.
 
     Attributes:
-        title: What is run.
-        findings: What is claimed of it, as functions from its rows to a comparison, by the
-            claim in a few words.
-        printed: The rows that editions printed, in seconds and bytes, by edition. Each is a
-            single run.
+        title: The experiment in a few words.
+        findings: For each claim of the editions, in a few words, a function that compares the
+            experiment's rows.
+        printed: The rows that each edition printed, in seconds and bytes. Each is a single run.
     """
 
     title: str
@@ -33,12 +32,12 @@ class Experiment:
 
     @property
     def rows(self) -> tuple[str, ...]:
-        """What each of its rows is, in the order in which editions print them."""
+        """The names of the rows, in the editions' order."""
         return tuple(next(iter(self.printed.values())))
 
     @property
     def editions(self) -> dict[str, dict[str, Quantity]]:
-        """What the editions printed, as quantities that were seen once."""
+        """The printed rows of each edition, as quantities that were seen once."""
         return {
             edition: {
                 row: once(row, value, "B" if row.startswith("memory") else "s")
@@ -50,7 +49,7 @@ class Experiment:
 
 def _is_sound_and_overlaps(rows: Rows) -> Predicate:
     score = overlap_score(*(rows[row] for row in ("first", "second", "at once")))
-    # Above 1 no overlap can lead, so a score there supports nothing.
+    # No overlap can give a score above 1, so such a score means a broken measurement.
     return score.between(0.5, 1 + SLACK)
 
 
@@ -167,11 +166,11 @@ EXPERIMENTS = {
         },
     ),
 }
-"""The experiments of which editions print numbers, by the id under which chapters keep them."""
+"""The experiments with printed numbers, by the id that chapters pass to `keep`."""
 
 
 def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
-    """Compare what was measured, or printed, with what editions claim of an experiment.
+    """Compare rows, measured or printed, with each claim of the editions about an experiment.
 
     The verdict of each comparison says whether these rows support the claim.
     """
@@ -180,19 +179,19 @@ def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
 
 
 def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
-    """Draw what several sources found beside the bound of what is claimed, a panel for each claim.
+    """Draw the results of several sources beside the claimed bound, in a panel for each claim.
 
-    A source may be an edition or a machine. The claim holds where its panel is shaded. What was
-    seen once is hollow, what was sampled is filled and has a bar for its 95 % interval.
+    A source may be an edition or a machine. The claim holds where its panel is shaded. A value
+    seen once is a hollow point; a median of samples is filled, with a bar for its interval.
     """
-    heights = [0.9 + 0.24 * len(found) for found in panels.values()]
+    heights = [0.9 + 0.24 * len(by_source) for by_source in panels.values()]
     figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    # The label of an axis is not to be read with the title below it.
+    # Keep the label of an axis apart from the title of the next panel.
     figure.get_layout_engine().set(h_pad=0.12)
     all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (claimed, found) in zip(all_axes, panels.items(), strict=True):
-        places = np.arange(len(found))[::-1]
-        for place, predicate in zip(places, found.values(), strict=True):
+    for axes, (claimed, by_source) in zip(all_axes, panels.items(), strict=True):
+        places = np.arange(len(by_source))[::-1]
+        for place, predicate in zip(places, by_source.values(), strict=True):
             seen_once = predicate.quantity.once
             axes.errorbar(
                 [predicate.quantity.median],
@@ -203,12 +202,12 @@ def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
                 mfc="white" if seen_once else None,
                 capsize=3,
             )
-        _shade_where_it_holds(axes, list(found.values()))
-        axes.set_yticks(places, list(found))
-        axes.set_ylim(-0.7, len(found) - 0.3)
+        _shade_where_it_holds(axes, list(by_source.values()))
+        axes.set_yticks(places, list(by_source))
+        axes.set_ylim(-0.7, len(by_source) - 0.3)
         axes.grid(axis="y", visible=False)
         axes.set_title(claimed, loc="left")
-        axes.set_xlabel(next(iter(found.values())).quantity.name)
+        axes.set_xlabel(next(iter(by_source.values())).quantity.name)
     return list(all_axes)
 
 
@@ -216,8 +215,8 @@ def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
     """Show all points and the bounds of the first comparison, and shade where it holds."""
     claimed = predicates[0]
     bounds = [bound for bound in (claimed.low, claimed.high) if math.isfinite(bound)]
-    shown = [end for predicate in predicates for end in interval_ends(predicate.quantity)] + bounds
-    lowest, highest = min(shown), max(shown)
+    ends = [end for predicate in predicates for end in interval_ends(predicate.quantity)] + bounds
+    lowest, highest = min(ends), max(ends)
     if lowest > 0 and highest / lowest > 5:
         axes.set_xscale("log")
         axes.set_xlim(lowest / 1.3, highest * 1.3)
@@ -228,5 +227,5 @@ def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
     left, right = axes.get_xlim()
     inside = {">": (claimed.high, right), "<": (left, claimed.low)}
     low, high = inside.get(claimed.relation, (claimed.low, claimed.high))
-    if math.isfinite(low) and math.isfinite(high):  # A bound may be a quantity of few samples.
+    if math.isfinite(low) and math.isfinite(high):  # A bound from too few samples is infinite.
         axes.axvspan(low, high, color=COLORS["window"], alpha=0.25, lw=0)

@@ -1,11 +1,11 @@
-"""Keep what the pages of the book measured on a machine, as one JSON file."""
+"""Keep the measurements of all pages on one machine in one JSON file."""
 
-# The history of the file's layout. Each change that a reader must know of has a schema of its own:
-# * Schema 2 (d2lpar 0.3.0): `pages` has for each page that was run, by its path without a suffix,
-#   the `claims` and `experiments` that its notebook displayed. It is written page by page.
+# The history of the file's layout. Each incompatible change has a schema of its own:
+# * Schema 2 (d2lpar 0.3.0): `pages` has the `claims` and `experiments` that each page's notebook
+#   displayed, by the page's path without a suffix. The file is written page by page.
 # * Schema 1 (d2lpar 0.1.0): `claims` by page, and the `experiments` of all pages in one list; the
-#   `date` was that of the end.
-# In both, `name`, `machine`, `versions`, `commit`, `date` and `load` say where all that was
+#   `date` was the end of the run.
+# In both, `name`, `machine`, `versions`, `commit`, `date` and `load` say where the pages were
 # measured, as `Results` describes. A claim has no `key` and no `numbers` before d2lpar 0.2.0.
 
 import json
@@ -23,30 +23,30 @@ from d2lpar.book.notebook import show_in_notebook
 from d2lpar.book.originals import EXPERIMENTS, Rows
 
 MIME_TYPE = "application/vnd.d2lpar.experiment+json"
-"""The type under which a notebook keeps an experiment for a results file."""
+"""The MIME type of an experiment among a notebook's outputs, for a results file."""
 
 SCHEMA = 2
 """The version of the file's layout."""
 
 
 def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
-    """Return what an executed notebook has displayed under one MIME type, in its order.
+    """Return the outputs of one MIME type in an executed notebook, in order.
 
     The notebook is as `nbformat` or `json` reads it from its file.
     """
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
-    shown = (output.get("data", {}) for output in outputs)  # What was printed has none.
-    return [data[mime_type] for data in shown if mime_type in data]
+    bundles = (output.get("data", {}) for output in outputs)  # Printed text has no data.
+    return [data[mime_type] for data in bundles if mime_type in data]
 
 
 @dataclass(frozen=True)
 class ExperimentResult:
-    """What one run of an experiment has measured, by what it is.
+    """The measurements of one run of an experiment.
 
     Attributes:
         experiment: Its id, one of `EXPERIMENTS`.
-        variant: What sets this run apart from others of the same experiment, or nothing.
-        rows: The quantities, by what they are.
+        variant: The difference to other runs of the same experiment; may be empty.
+        rows: The quantities by name.
     """
 
     experiment: str
@@ -63,12 +63,6 @@ class ExperimentResult:
                 f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
                 f"found {', '.join(self.rows) or 'none'}."
             )
-        for row, quantity in self.rows.items():
-            if not isinstance(quantity, Quantity):
-                raise ValueError(
-                    f"{row!r} of experiment {self.experiment} must be a quantity, found "
-                    f"{quantity!r}: keep what was measured, or `exact`."
-                )
 
     def _repr_mimebundle_(self, include=None, exclude=None):
         rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
@@ -76,37 +70,36 @@ class ExperimentResult:
 
 
 def keep(experiment: str, rows: Rows, variant: str = "") -> None:
-    """Keep what an experiment has measured, for the results of this machine.
+    """Keep the measurements of an experiment for the results of this machine.
 
-    It shows nothing, but `make record` and the build of the book find it among a notebook's
-    outputs. Outside a notebook it only looks whether the rows are right.
+    The reader sees nothing, but `make record` and the build of the book find the rows among the
+    notebook's outputs. Outside a notebook, `keep` only checks the rows.
 
     Args:
         experiment: Its id, one of `EXPERIMENTS`.
-        rows: Quantities by name, named as in what the editions printed.
-        variant: What sets this run apart from others of the same experiment.
+        rows: Quantities by name, with the names that `EXPERIMENTS` gives the printed rows.
+        variant: The difference to other runs of the same experiment; may be empty.
 
     Raises:
-        ValueError: If there is no such experiment, or if rows are missing, too many, or no
-            quantities.
+        ValueError: If there is no such experiment, or if rows are missing or too many.
     """
     show_in_notebook(ExperimentResult(experiment, variant, rows))
 
 
 @dataclass(frozen=True)
 class Results:
-    """What one machine measured in one run of the book.
+    """The measurements of one machine in one run of the book.
 
     Attributes:
-        name: What to call the machine; the stem of its file.
-        machine: What it is.
-        versions: Of Python and the packages, by name.
-        commit: The state of the book that was run, or nothing if it is not known.
-        date: When the run began (the last time, if it was interrupted), as ISO 8601 with its
+        name: The machine's short name, which is the stem of its file.
+        machine: The machine's hardware and system.
+        versions: Versions of Python and the packages, by name.
+        commit: The commit of the book that was run; empty if unknown.
+        date: The start of the run (the last start, if it was interrupted), as ISO 8601 with its
             offset from UTC.
-        load: How many processes wanted a core in the minute before, on average.
-        claims: The claims of each page, by its path without a suffix.
-        experiments: What the experiments measured.
+        load: The average number of processes that wanted a core in the minute before.
+        claims: The claims of each page, by the page's path without a suffix.
+        experiments: The results of all experiments.
     """
 
     name: str
@@ -120,32 +113,29 @@ class Results:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Results":
-        """Return what the JSON of a file says.
+        """Return the results that the JSON of a file describes.
 
         Raises:
             ValueError: If a quantity or a claim is none, or a verdict does not follow from its
                 samples.
             KeyError, TypeError, AttributeError: If something is missing or of another type.
         """
-        said = {key: data[key] for key in ("name", "versions", "commit", "date", "load")}
-        made = {
-            page: tuple(map(Claim.from_dict, found["claims"]))
-            for page, found in data["pages"].items()
-        }
-        kept = tuple(
-            ExperimentResult(
-                run["experiment"],
-                run["variant"],
-                {row: Quantity(**quantity) for row, quantity in run["rows"].items()},
-            )
-            for found in data["pages"].values()
-            for run in found["experiments"]
+        claims, experiments = {}, []
+        for name, page in data["pages"].items():
+            claims[name] = tuple(map(Claim.from_dict, page["claims"]))
+            for run in page["experiments"]:
+                rows = {row: Quantity(**quantity) for row, quantity in run["rows"].items()}
+                experiments.append(ExperimentResult(run["experiment"], run["variant"], rows))
+        return cls(
+            machine=Machine(**data["machine"]),
+            claims=claims,
+            experiments=tuple(experiments),
+            **{key: data[key] for key in ("name", "versions", "commit", "date", "load")},
         )
-        return cls(**said, machine=Machine(**data["machine"]), claims=made, experiments=kept)
 
 
 def this_run() -> dict[str, Any]:
-    """Return what a file says of the machine, the versions and the date; JAX starts."""
+    """Return the head of a results file: schema, machine, versions, date. Starts JAX."""
     return {
         "schema": SCHEMA,
         "machine": asdict(this_machine()),
@@ -155,7 +145,7 @@ def this_run() -> dict[str, Any]:
 
 
 def page_of(notebook: Mapping[str, Any]) -> dict[str, list[dict]]:
-    """Return what a file says of a page: the claims and experiments that its notebook displayed."""
+    """Return a page's part of a results file: the claims and experiments its notebook displayed."""
     return {
         "claims": outputs_of(notebook, claims.MIME_TYPE),
         "experiments": outputs_of(notebook, MIME_TYPE),
@@ -163,7 +153,7 @@ def page_of(notebook: Mapping[str, Any]) -> dict[str, list[dict]]:
 
 
 def load(path: Path | str) -> Results:
-    """Read results from a file, and compare each verdict with the samples it follows from.
+    """Read results from a file, and check each verdict against its samples.
 
     Raises:
         ValueError: If the file is no whole file of results, of another schema, or if it holds
@@ -172,7 +162,7 @@ def load(path: Path | str) -> Results:
     """
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
-    except ValueError as error:  # JSON's and UTF-8's errors are of this kind, too.
+    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are subclasses.
         raise ValueError(
             f"{path} is no whole file of results: {error}. Record it anew with `make record`."
         ) from error

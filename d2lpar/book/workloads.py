@@ -3,7 +3,6 @@
 import functools
 import itertools
 import mmap
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +17,8 @@ Parameters = list[tuple[jax.Array, jax.Array]]
 def random_product(key: jax.Array, size: int) -> jax.Array:
     """Draw a matrix from the normal distribution and multiply it by itself.
 
-    One jitted function, hence one dispatch: drawing and multiplying in two would double what
-    Python has to do.
+    One jitted function needs one dispatch; two functions, one to draw and one to multiply, would
+    double Python's work.
     """
     matrix = jax.random.normal(key, (size, size), jnp.float32)
     return matrix @ matrix
@@ -27,21 +26,21 @@ def random_product(key: jax.Array, size: int) -> jax.Array:
 
 @functools.partial(jax.jit, static_argnums=1)
 def chain(matrix: jax.Array, length: int) -> jax.Array:
-    """Multiply and squash a matrix `length` times, each time needing the time before.
+    """Multiply and squash a matrix `length` times, each step on the result of the step before.
 
-    With a 64x64 matrix no step is large enough to be split over the cores of a CPU, so the whole
-    chain runs on one, for as long as you like: work that leaves the other cores alone. The length
-    is static, because a GPU that does not know it has to ask the host after each step.
+    A step on a 64x64 matrix is too small to be split over the cores of a CPU, so a chain of any
+    length runs on one core and leaves the others alone. The length is static, because a GPU would
+    otherwise have to ask the host after each step whether to go on.
     """
     scale = 1 / matrix.shape[0]
     return jax.lax.fori_loop(0, length, lambda _, c: jnp.tanh(c @ matrix * scale), matrix)
 
 
 class Work:
-    """Work for one core of a CPU, or for a GPU, that takes about as long as one asks for.
+    """Work of about a given duration, for one core of a CPU or for a GPU.
 
-    On a CPU its matrix is too small to be split over cores. On a GPU it is so large that Python,
-    which launches each product, is far ahead of them.
+    On a CPU, the matrix is too small to be split over cores. On a GPU, the matrix is so large that
+    Python, which launches each product, stays far ahead of the GPU.
 
     Example:
         >>> work = Work()
@@ -53,16 +52,16 @@ class Work:
     def __init__(self, device: jax.Device | None = None):
         on_cpu = (device or jax.devices()[0]).platform == "cpu"
         self._measure(*((64, 2000) if on_cpu else (2048, 20)), device)
-        # On an H200 it takes 20 to 35 microseconds to launch a link.
+        # Launching a link takes 20 to 35 microseconds on an H200.
         if not on_cpu and self._seconds_per_link < 2e-4:
             self._measure(4096, 20, device)
 
     def __call__(self, seconds: float, after: jax.Array | None = None) -> jax.Array:
-        """Ask for a chain that takes so many seconds, if need be after another result."""
+        """Dispatch a chain of that many seconds; it starts from the result `after`, if given."""
         return chain(self.matrix if after is None else after, self.links(seconds))
 
     def links(self, seconds: float) -> int:
-        """Return how many links a chain needs to take so many seconds."""
+        """Return how many links a chain of that many seconds has."""
         return max(1, round(seconds / self._seconds_per_link))
 
     def _measure(self, side: int, probe: int, device: jax.Device | None) -> None:
@@ -75,22 +74,18 @@ class Work:
 def chain_into(array: jax.Array, matrix: jax.Array, length: int) -> jax.Array:
     """Run a `chain` and put its result into the first rows of a large array.
 
-    So the result is large, and yet most of the time goes into arithmetic on one core.
+    The result is large, but most of the time still goes into arithmetic on one core.
     """
     result = chain(matrix + array[: len(matrix)], length)
     return jax.lax.dynamic_update_slice(array, result, (0, 0))
 
 
-def init_mlp(key: jax.Array, sizes: Sequence[int]) -> Parameters:
-    """Make the weights and biases of a perceptron with so many units in each layer, inputs first.
+@functools.partial(jax.jit, static_argnums=1)  # Without jit, each shape compiles separately.
+def init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
+    """Make the weights and biases of a perceptron, given the units of each layer, inputs first.
 
     The weights are scaled for ReLU (He et al., 2015, Delving Deep into Rectifiers, eq. 10).
     """
-    return _init_mlp(key, tuple(sizes))
-
-
-@functools.partial(jax.jit, static_argnums=1)  # Eagerly, each shape would be compiled by itself.
-def _init_mlp(key: jax.Array, sizes: tuple[int, ...]) -> Parameters:
     layers = []
     for inputs, outputs in itertools.pairwise(sizes):
         key, draw = jax.random.split(key)
@@ -125,11 +120,11 @@ def train_step(
 
 
 def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
-    """Return a perceptron and a minibatch that keep JAX's default device busy for some time.
+    """Return the sizes of a perceptron and a minibatch that keep JAX's default device busy.
 
-    They are the units of each layer, the inputs first, and the number of examples. On a CPU they
-    are always the same; a GPU gets more units, and as many examples as take it five milliseconds in
-    `train_step`.
+    The sizes are the units of each layer, inputs first, and the number of examples. All CPUs get
+    the same sizes; a GPU gets more units, and as many examples as `train_step` can handle in five
+    milliseconds.
 
     Example:
         >>> sizes, rows = training_size(hidden=256)
@@ -138,7 +133,7 @@ def training_size(hidden: int) -> tuple[tuple[int, ...], int]:
     """
     if jax.devices()[0].platform == "cpu":
         return (512, hidden, hidden, 1), 64
-    # Few features, so that the host can copy a batch in far less time.
+    # With few features, the host copies a batch in far less time than a step takes.
     sizes, probe = (32, 2048, 2048, 1), 16384
     batch = jnp.ones((probe, sizes[0])), jnp.ones((probe, 1))
     seconds = measure(train_step, init_mlp(jax.random.key(0), sizes), *batch).total.median
@@ -150,9 +145,9 @@ def host_batch(template: np.ndarray) -> np.ndarray:
 
     Its memory goes back to the operating system as soon as the last reference to it is dropped.
     """
-    # Memory from malloc stays with the process after it is freed, so a second run would find it
-    # there and seem to need none. A map of its own is returned at once; a private one fills twice
-    # as fast as a shared one, which is mmap's default. (Windows has neither flag.)
+    # The process keeps freed memory of malloc, so a second run would reuse that memory and seem to
+    # need none. A memory map is returned at once. A private map fills twice as fast as a shared
+    # one, mmap's default. (Windows has neither flag.)
     unix = hasattr(mmap, "MAP_PRIVATE")
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if unix else {}
     memory = mmap.mmap(-1, max(template.nbytes, 1), **private)

@@ -36,24 +36,20 @@ def test_without_a_gpu_the_cpu_takes_its_place():
     assert try_all_gpus() == ([gpu(i) for i in range(num_gpus())] or [cpu()])
 
 
-def test_a_gpu_that_is_not_there_is_an_error_with_a_way_out():
-    n = num_gpus()
+@pytest.mark.parametrize(
+    ("device", "there_are", "way_out"),
+    [
+        (cpu, len(CPUS), f"Call d2lpar.use_cpu_devices({len(CPUS) + 1}) before anything else of"),
+        (gpu, num_gpus(), "Use d2lpar.try_gpu(), which falls back to the CPU."),
+    ],
+)
+def test_a_device_that_is_not_there_is_an_error_with_a_way_out(device, there_are, way_out):
+    name = device.__name__
+    seen = plural(there_are, f"{name.upper()} device")
     with pytest.raises(DeviceError) as caught:
-        gpu(n)
-    assert str(caught.value) == (
-        f"gpu({n}) was asked for, but JAX sees {plural(n, 'GPU device')}. "
-        "Use d2lpar.try_gpu(), which falls back to the CPU."
-    )
-
-
-def test_a_cpu_index_out_of_range_is_an_error_with_a_way_out():
-    n = len(CPUS)
-    with pytest.raises(DeviceError) as caught:
-        cpu(n)
-    assert str(caught.value) == (
-        f"cpu({n}) was asked for, but JAX sees {plural(n, 'CPU device')}. "
-        f"Call d2lpar.use_cpu_devices({n + 1}) before anything else of JAX."
-    )
+        device(there_are)
+    expected = f"{name}({there_are}) was asked for, but JAX sees {seen}. {way_out}"
+    assert str(caught.value).startswith(expected)
 
 
 def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
@@ -162,41 +158,37 @@ def on_path(tmp_path, monkeypatch):
 
 
 def test_this_machine_is_the_one_that_runs():
-    found = this_machine()
-    assert found.processor == found.processor.strip() != ""
-    assert found.cores == usable_cores()
-    assert found.memory == psutil.virtual_memory().total
-    assert platform.system() in found.system
+    machine = this_machine()
+    assert machine.processor == machine.processor.strip() != ""
+    assert machine.cores == usable_cores()
+    assert machine.memory == psutil.virtual_memory().total
+    assert platform.system() in machine.system
     cpus = len(jax.local_devices(backend="cpu"))
-    assert found.devices.split(", ")[0] == f"{cpus} x cpu"
-    assert sum(int(kind.split()[0]) for kind in found.devices.split(", ")) == cpus + num_gpus()
+    assert machine.devices.split(", ")[0] == f"{cpus} x cpu"
+    assert sum(int(kind.split()[0]) for kind in machine.devices.split(", ")) == cpus + num_gpus()
 
 
-def test_devices_are_counted_by_kind(monkeypatch):
-    gpus = [SimpleNamespace(device_kind=kind) for kind in ("H200", "T4", "H200")]
-    cpus = jax.local_devices(backend="cpu")
-    monkeypatch.setattr(jax, "local_devices", lambda backend: gpus if backend == "gpu" else cpus)
-    assert this_machine().devices == f"{len(cpus)} x cpu, 2 x H200, 1 x T4"
+@pytest.mark.parametrize(
+    ("cpus", "gpus", "devices"),
+    [(2, ["H200", "T4", "H200"], "2 x cpu, 2 x H200, 1 x T4"), (0, ["H200"], "1 x H200")],
+    ids=["several kinds", "JAX_PLATFORMS=cuda hides the CPU"],
+)
+def test_devices_are_counted_by_kind(monkeypatch, cpus, gpus, devices):
+    kinds = {"cpu": ["cpu"] * cpus, "gpu": gpus}
 
+    def local_devices(backend):
+        if not kinds[backend]:
+            raise RuntimeError(f"Unknown backend {backend}")
+        return [SimpleNamespace(device_kind=kind) for kind in kinds[backend]]
 
-def test_a_cpu_that_was_hidden_from_jax_is_no_device(monkeypatch):
-    def hidden(backend):  # as JAX_PLATFORMS=cuda does
-        if backend == "cpu":
-            raise RuntimeError("Unknown backend cpu")
-        return [SimpleNamespace(device_kind="H200")]
-
-    monkeypatch.setattr(jax, "local_devices", hidden)
-    assert this_machine().devices == "1 x H200"
-
-
-@pytest.mark.usefixtures("on_path")
-def test_a_machine_without_nvidia_smi_has_no_driver():
-    assert this_machine().driver == ""
+    monkeypatch.setattr(jax, "local_devices", local_devices)
+    assert this_machine().devices == devices
 
 
 @pytest.mark.parametrize(
     ("script", "driver"),
     [
+        (None, ""),
         ("echo ' 570.124.06 '; echo 570.124.06", "570.124.06"),
         ("[ $1 = --query-gpu=driver_version ] && [ $2 = --format=csv,noheader ] && echo 1", "1"),
         ("true", ""),
@@ -205,5 +197,6 @@ def test_a_machine_without_nvidia_smi_has_no_driver():
     ],
 )
 def test_the_driver_is_what_nvidia_smi_says_if_it_does(on_path, script, driver):
-    on_path(script)
+    if script:
+        on_path(script)
     assert this_machine().driver == driver

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from d2lpar._jax import stack
-from d2lpar._jax.stack import Place, belongs_to_the_user, may_dispatch, owner_of, sight_of
+from d2lpar._jax.stack import Place, belongs_to_the_user, may_dispatch, owner_of, sample_stack
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_an_installed_project_is_its_authors_own_code(monkeypatch):
 
 
 def here():
-    return sight_of(sys._getframe(1))
+    return sample_stack(sys._getframe(1))
 
 
 def test_code_without_a_source_has_a_place_all_the_same():
     names = {"here": here}
     exec(compile("at = here()", "/home/me/gone.py", "exec"), names)
-    assert names["at"].site.place == Place("/home/me/gone.py", 1, "")
+    assert names["at"].position.place == Place("/home/me/gone.py", 1, "")
 
 
 def test_a_line_knows_who_called_it_and_whether_it_is_in_a_loop():
@@ -58,12 +58,12 @@ def test_a_line_knows_who_called_it_and_whether_it_is_in_a_loop():
         return here()
 
     for _ in range(1):
-        sight = line()
-    assert sight.site.place.code == "return here()"
-    assert not sight.site.in_loop()
-    assert sight.callers[0].place.code == "sight = line()"
-    assert sight.callers[0].in_loop()
-    assert not sight.callers[0].in_comprehension()
+        sample = line()
+    assert sample.position.place.code == "return here()"
+    assert not sample.position.in_loop()
+    assert sample.callers[0].place.code == "sample = line()"
+    assert sample.callers[0].in_loop()
+    assert not sample.callers[0].in_comprehension()
 
 
 def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody():
@@ -76,15 +76,15 @@ def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody():
         f_back = property(lambda self: next(users, None))
 
     frame = Returning()
-    assert sight_of(frame).doing == "jax"
-    assert sight_of(frame) is None  # It has returned from everything.
+    assert sample_stack(frame).activity == "jax"
+    assert sample_stack(frame) is None  # It has returned from everything.
 
 
 def test_a_cell_of_a_notebook_is_called_by_its_number(monkeypatch):
     def place_in(file):
         names = {"here": here}
         exec(compile("\nat = here()", file, "exec"), names)
-        return str(names["at"].site.place)
+        return str(names["at"].position.place)
 
     file = "/tmp/ipykernel_17/2718281828.py"
     assert place_in(file) == "a cell, line 2"
@@ -123,12 +123,12 @@ def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
     names |= {"model": ModuleType("model"), "trainer": SimpleNamespace(step=step)}
     names["model"].step, names["with_rate"] = step, functools.partial(step)
     code = compile(call, "/home/me/train.py", "eval")
-    # What its call is at: the last instruction with the position of all of it.
+    # The call is the last instruction whose source range is the whole expression.
     last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]
     frame = SimpleNamespace(f_code=code, f_lasti=2 * last, f_globals=names, f_back=None)
-    sight = sight_of(frame)
-    assert sight.doing == doing
-    assert may_dispatch(sight, names) == hands_over
+    sample = sample_stack(frame)
+    assert sample.activity == doing
+    assert may_dispatch(sample, names) == hands_over
 
 
 def test_a_thread_may_be_looked_at_while_garbage_is_collected(run_python):

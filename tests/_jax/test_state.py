@@ -20,8 +20,6 @@ from d2lpar import (
 )
 from d2lpar._measure.waiting import wait_for
 
-# --- Counts -------------------------------------------------------------------------------------
-
 
 def enter(context):
     with context():

@@ -7,13 +7,10 @@ from types import SimpleNamespace
 import pytest
 
 from d2lpar import PeakMemory, cpu, device_memory, host_memory
-from d2lpar._measure import memory
-
-MB = 1_000_000
 
 
 class FakeProbe:
-    """Answers one reading after the other, then the last again and again."""
+    """Returns one reading after the other, then the last again and again."""
 
     def __init__(self, *readings):
         self._left = list(readings)
@@ -27,32 +24,23 @@ class FakeProbe:
 
 
 def test_a_peak_inside_the_block_is_seen_though_memory_is_back_at_its_end():
-    probe = FakeProbe(10, 30, 90, 20)
-    with PeakMemory(probe, interval=1e-4) as memory:
-        assert probe.read_all.wait(timeout=30)
-    assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
-    assert memory.samples[-1][1] == 20
-
-
-def test_a_block_shorter_than_the_sampling_interval_still_ends_in_a_sample():
-    with PeakMemory(FakeProbe(10, 40), interval=1000) as memory:
-        pass
-    assert [count for _, count in memory.samples] == [10, 40]
-    assert memory.samples[0][0] == 0 < memory.samples[1][0]
-
-
-def test_memory_that_fell_did_not_increase():
-    with PeakMemory(FakeProbe(50, 20), interval=1000) as memory:
-        pass
-    assert memory.increase == 0
-
-
-def test_each_use_begins_anew():
-    memory = PeakMemory(FakeProbe(10, 90, 20, 30), interval=1000)
+    memory = PeakMemory(lambda: probe(), interval=1e-4)
     for _ in range(2):
+        probe = FakeProbe(10, 30, 90, 20)
+        with memory:
+            assert probe.read_all.wait(timeout=30)
+        assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
+        assert memory.samples[-1][1] == 20
+
+
+def test_a_block_shorter_than_the_interval_ends_in_a_sample_and_each_use_begins_anew():
+    memory = PeakMemory(FakeProbe(10, 90, 20, 5), interval=1000)
+    for counts, increase in (([10, 90], 80), ([20, 5], 0)):
         with memory:
             pass
-    assert (memory.before, memory.peak) == (20, 30)
+        assert [count for _, count in memory.samples] == counts
+        assert memory.samples[0][0] == 0 < memory.samples[1][0]
+        assert (memory.before, memory.increase) == (counts[0], increase)
 
 
 def test_garbage_of_an_earlier_run_is_not_counted():
@@ -72,9 +60,10 @@ def test_garbage_of_an_earlier_run_is_not_counted():
     assert memory.before == 0
 
 
-def test_an_exception_in_the_block_stops_the_sampling_and_passes_through():
+def test_an_exception_in_the_block_stops_the_sampling_and_is_not_masked_by_one_of_the_probe():
     before = set(threading.enumerate())
-    with pytest.raises(KeyError), PeakMemory(lambda: 1):
+    readings = iter([10])  # One for the beginning, none for the end.
+    with pytest.raises(KeyError), PeakMemory(lambda: next(readings), interval=1000):
         raise KeyError
     assert set(threading.enumerate()) <= before
 
@@ -82,42 +71,28 @@ def test_an_exception_in_the_block_stops_the_sampling_and_passes_through():
 def test_host_memory_grows_by_what_is_held_and_used():
     before = host_memory()
     # Not `np.ones`: malloc may serve it from memory that this process already holds.
-    with mmap.mmap(-1, 50 * MB) as held:
-        held.write(bytes(50 * MB))
+    with mmap.mmap(-1, 50_000_000) as held:
+        held.write(bytes(50_000_000))
         assert host_memory() - before > 0.9 * len(held)
 
 
-def test_a_cpu_device_keeps_no_statistics():
+def test_a_gpu_says_how_many_bytes_are_in_use_and_a_cpu_does_not():
+    statistics = {"bytes_in_use": 7, "peak_bytes_in_use": 9}
+    assert device_memory(SimpleNamespace(platform="gpu", memory_stats=lambda: statistics)) == 7
     assert device_memory(cpu()) is None
 
 
-def test_a_gpu_says_how_many_bytes_are_in_use():
-    device = SimpleNamespace(
-        platform="gpu", memory_stats=lambda: {"bytes_in_use": 7, "peak_bytes_in_use": 9}
-    )
-    assert device_memory(device) == 7
-
-
-@pytest.mark.parametrize("answer", [OSError("gone"), None])
-def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over(answer):
+def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over():
     failed = threading.Event()
 
     def probe():
         if threading.current_thread() is threading.main_thread():
             return 10
         failed.set()
-        if answer is None:
-            return None
-        raise answer
+        raise OSError("gone")
 
-    with pytest.raises(OSError if answer else ValueError), PeakMemory(probe, interval=1e-4):
+    with pytest.raises(OSError, match="gone"), PeakMemory(probe, interval=1e-4):
         assert failed.wait(60)
-
-
-def test_a_probe_that_fails_does_not_mask_an_exception_in_the_block():
-    probe = iter([10])  # one answer, for the beginning
-    with pytest.raises(KeyError), PeakMemory(lambda: next(probe), interval=1000):
-        raise KeyError
 
 
 def test_a_peak_cannot_be_read_before_the_block_has_begun():
@@ -125,25 +100,8 @@ def test_a_peak_cannot_be_read_before_the_block_has_begun():
         _ = PeakMemory().peak
 
 
-def test_memory_that_is_freed_is_needed_again_where_the_c_library_can_be_told(run_python):
-    # Small blocks, which it never gives back by itself.
-    program = """
-from d2lpar import host_memory
-from d2lpar import release_freed_memory
-risen = []
-for _ in range(5):
-    told = release_freed_memory()
-    before = host_memory()
-    blocks = [bytearray(1000) for _ in range(20_000)]
-    risen.append(host_memory() - before)
-    blocks = [blocks[-1]]  # Which keeps the end of the heap where it is.
-print(not told or min(risen) > 1e7)
-"""
-    assert run_python(program) == "True"
-
-
 def test_the_second_of_two_blocks_needs_as_much_as_the_first(run_python):
-    # Small blocks of memory, which the C library never gives back by itself.
+    # Small pieces of memory: the C library never gives them back by itself.
     program = """
 from d2lpar import PeakMemory, release_freed_memory
 risen = []
@@ -151,17 +109,7 @@ for _ in range(5):
     with PeakMemory() as memory:
         blocks = [bytearray(1000) for _ in range(20_000)]
     risen.append(memory.increase)
-    blocks = [blocks[-1]]  # Which keeps the end of the heap where it is.
+    blocks = [blocks[-1]]  # The last one keeps the end of the heap in place.
 print(not release_freed_memory() or min(risen) > 1e7)
 """
     assert run_python(program) == "True"
-
-
-def test_only_the_memory_of_the_host_is_given_back_before(monkeypatch):
-    released = []
-    monkeypatch.setattr(memory, "release_freed_memory", lambda: released.append(True))
-    for probe in (lambda: 7, host_memory):
-        assert released == []
-        with PeakMemory(probe):
-            pass
-    assert released == [True]

@@ -1,6 +1,5 @@
 import json
 import math
-import re
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from d2lpar._measure.quantity import quantities_table
 # Ten samples 1..10: the interval of their median is 2 to 9.
 TEN = Quantity("ten", tuple(range(1, 11)))
 TINY = Quantity("tiny", (1.0, 2.0, 3.0))
+ROUNDED_ALIKE = (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)
 
 
 def drawn(n, seed=0):
@@ -27,12 +27,14 @@ def test_the_interval_is_that_of_scipy(n, level):
     assert Quantity("drawn", samples, level=level).interval == pytest.approx(tuple(expected))
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
-def test_fewer_than_six_samples_have_no_finite_interval_and_say_so(n):
-    quantity = Quantity("drawn", drawn(n))
-    assert quantity.interval == (-math.inf, math.inf)
-    count = f"{n} sample{'s are' if n > 1 else ' is'}"
-    assert f"{count} too few for a 95 % interval (needs 6)" in quantity.warnings
+@pytest.mark.parametrize(("level", "fewest"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
+def test_a_surer_interval_needs_more_samples_and_fewer_are_said_to_be_too_few(level, fewest):
+    enough = Quantity("enough", range(fewest), level=level)
+    assert (enough.min_samples, enough.interval) == (fewest, (0, fewest - 1))
+    few = Quantity("few", range(fewest - 1), level=level)
+    assert few.interval == (-math.inf, math.inf)
+    count = "1 sample is" if fewest == 2 else f"{fewest - 1} samples are"
+    assert few.warnings[0] == f"{count} too few for a {100 * level:g} % interval (needs {fewest})"
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
@@ -72,7 +74,6 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN < Quantity("more", (9.5,) * 6), "holds"),
         (TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)), "inconclusive"),
         (TEN < Quantity("less", (2.0,) * 6), "fails"),
-        (TEN < exact("eleven", 11), "holds"),
     ],
     ids=str,
 )
@@ -94,19 +95,29 @@ def test_a_predicate_says_what_was_measured_and_what_was_claimed():
     assert str(times.between(0.1, 1)) == f"{measured}; claimed: 100 ms to 1 s"
     both = Quantity("two steps", (0.5, 0.5, 0.5, 0.5, 0.5, 2), "s")
     assert str(times < both) == f"{measured}; claimed: < all of 500 ms to 2 s"
+    assert (TEN > Quantity("rounded alike", ROUNDED_ALIKE)).describe() == "> 1"
 
 
-def test_a_ratio_is_taken_round_by_round():
+def test_a_ratio_and_a_difference_are_taken_round_by_round():
     slow, fast = Quantity("slow", (2, 9, 4), "s"), Quantity("fast", (1, 3, 4), "s")
-    ratio = slow / fast
-    assert ratio.samples == (2, 3, 1)
-    assert (ratio.name, ratio.unit, ratio.exact) == ("slow / fast", "", False)
+    derived = [(q.name, q.samples, q.unit, q.exact) for q in (slow / fast, slow - fast, slow / 2)]
+    assert derived == [
+        ("slow / fast", (2, 3, 1), "", False),
+        ("slow - fast", (1, 6, 0), "s", False),
+        ("slow", (1, 4.5, 2), "s", False),
+    ]
+    with pytest.raises(TypeError):
+        slow - 1
 
 
-def test_a_ratio_of_counts_is_exact():
+def test_what_is_derived_is_exact_if_all_parts_are_and_has_the_highest_level():
     ratio = exact("six", 6) / exact("four", 4)
-    assert ratio.exact
-    assert ratio.interval == (1.5, 1.5)
+    assert (ratio.exact, ratio.interval) == (True, (1.5, 1.5))
+    sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
+    derived = [sure / usual, usual / sure, sure - usual, sure / 2, sure.rename("x")]
+    assert [quantity.level for quantity in derived] == [0.99] * 5
+    assert "(99 % interval" in repr(sure)
+    assert Quantity(**sure.as_dict()).level == 0.99
 
 
 def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
@@ -120,32 +131,11 @@ def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
     assert Quantity(**seconds.as_dict()).once
 
 
-def test_a_quantity_reads_the_same_in_a_sentence_and_as_text():
-    assert str(TEN) == f"{TEN}" != repr(TEN)
-
-
-def test_some_rounds_of_a_quantity_are_chosen_by_something_else():
-    score = OverlapScore("score", (0.9, 0.1, 0.8), shared_device="CPU 0").select(
-        [True, False, True]
-    )
-    assert (score.name, score.samples, score.shared_device) == ("score", (0.9, 0.8), "CPU 0")
-
-
-def test_rounds_that_are_too_few_or_none_are_refused():
-    seconds = Quantity("time", (1, 2), "s")
-    with pytest.raises(ValueError, match="'time' has 2 samples, but 1 rounds were given"):
-        seconds.select([True])
-    with pytest.raises(ValueError, match="'time' has no samples"):
-        seconds.select([False, False])
-
-
-def test_another_name_changes_nothing_else():
-    renamed = exact("bytes", 7, "B").rename("size")
-    assert repr(renamed) == "size: 7 B"
-    assert renamed.exact
-    score = OverlapScore("score", (1.5,) * 6, shared_device="CPU 0").rename("overlap")
-    assert score.broken
-    assert (score.name, score.shared_device) == ("overlap", "CPU 0")
+def test_chosen_rounds_and_another_name_change_nothing_else():
+    score = OverlapScore("score", (0.9, 0.1, 0.8), shared_device="CPU 0")
+    chosen = score.select([True, False, True]).rename("overlap")
+    assert (chosen.name, chosen.samples, chosen.shared_device) == ("overlap", (0.9, 0.8), "CPU 0")
+    assert repr(exact("bytes", 7, "B").rename("size")) == "size: 7 B"
 
 
 @pytest.mark.parametrize(
@@ -155,6 +145,8 @@ def test_another_name_changes_nothing_else():
             lambda: Quantity("loss", (1.0, math.nan)),
             "Sample 1 of 'loss' is nan: nothing can be claimed.*Look for a division by zero",
         ),
+        (lambda: TINY.select([True]), "'tiny' has 3 samples, but 1 rounds were given"),
+        (lambda: TINY.select([False] * 3), "'tiny' has no samples"),
         (lambda: Quantity("loss", ()), "'loss' has no samples: measure it at least once"),
         (lambda: Quantity("few", "123"), "samples of 'few' must be numbers, found '123'"),
         (lambda: Quantity("few", (1, None)), "samples of 'few' must be numbers, found"),
@@ -164,13 +156,18 @@ def test_another_name_changes_nothing_else():
         (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
         (lambda: TEN > math.nan, "cannot be compared with nan"),
         (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
-        (
-            lambda: TEN / TINY,
-            "round by round.*'ten' has 10 samples.*'tiny' has 3.*with one `compare`",
-        ),
+        (lambda: TEN / TINY, "round by round.* 10 samples.*'tiny' has 3.*with one `compare`"),
         (lambda: exact("a", 1, "s") / exact("b", 1, "B"), "'a' has 1 samples in 's'.*'B'"),
+        (lambda: TEN - TINY, "A difference is taken round by round"),
         (lambda: exact("a", 1) / exact("none", 0), "Cannot divide by 'none'.* is 0"),
+        (lambda: TEN / 0, "'ten' cannot be divided by 0"),
         (lambda: once("a", 1, "s") > exact("b", 1, "B"), "'a'.*'s'.*'b'.*'B'"),
+        (lambda: TEN.between(4, 2), "swap them"),
+        (lambda: TEN.between(exact("few", 1), 4), r"between\(\) takes two numbers"),
+        (
+            lambda: Predicate.from_dict((TEN > 3).as_dict() | {"relation": ">="}),
+            "A comparison is >, < or between, found '>='",
+        ),
     ],
 )
 def test_what_cannot_be_claimed_over_is_refused(build, message):
@@ -178,78 +175,22 @@ def test_what_cannot_be_claimed_over_is_refused(build, message):
         build()
 
 
-def test_a_range_has_two_numbers_the_smaller_first():
-    quantity = exact("n", 3)
-    with pytest.raises(ValueError, match="swap them"):
-        quantity.between(4, 2)
-    with pytest.raises(ValueError, match="between\\(\\) takes two numbers"):
-        quantity.between(exact("few", 1), 4)
-
-
 @pytest.mark.parametrize(
     "predicate",
     [
         TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
         TEN > TINY,
-        TEN < TINY,
         TINY.between(0, 5),
         Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
         Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,
-        exact("three", 3) > 2,
     ],
     ids=str,
 )
 def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
-    data = json.loads(json.dumps(predicate.as_dict(), allow_nan=False))
-    found = Predicate.from_dict(data)
-    assert (found.low, found.high, found.relation) == (
-        predicate.low,
-        predicate.high,
-        predicate.relation,
-    )
-    assert (str(found), found.verdict) == (str(predicate), predicate.verdict)
-    assert vars(found.quantity) == vars(predicate.quantity)  # To the last bit.
-
-
-@pytest.mark.parametrize("relation", [">=", "=", "", None, []])
-def test_a_comparison_of_another_kind_is_refused_with_those_there_are(relation):
-    data = (TEN > 3).as_dict() | {"relation": relation}
-    refusal = f"A comparison is >, < or between, found {relation!r}."
-    with pytest.raises(ValueError, match=re.escape(refusal)):
-        Predicate.from_dict(data)
-
-
-# --- Other levels -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("level", "fewest"), [(0.5, 2), (0.9, 5), (0.95, 6), (0.99, 8)])
-def test_a_surer_interval_needs_more_samples(level, fewest):
-    assert Quantity("few", range(fewest), level=level).min_samples == fewest
-    assert not math.isfinite(Quantity("too few", range(fewest - 1), level=level).interval[0])
-    assert Quantity("enough", range(fewest), level=level).interval == (0, fewest - 1)
-
-
-def test_a_ratio_is_as_sure_as_the_surer_of_its_parts():
-    sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
-    assert [q.level for q in (sure / usual, usual / sure, sure / 2, sure.rename("x"))] == [0.99] * 4
-    assert "(99 % interval" in repr(sure)
-    assert Quantity(**sure.as_dict()).level == 0.99
-
-
-def test_a_difference_is_taken_sample_by_sample_and_keeps_its_unit():
-    more = Quantity("a", (3.0, 5.0), "B", level=0.99) - Quantity("b", (1.0, 9.0), "B")
-    assert (more.samples, more.unit, more.level, more.name) == ((2, -4), "B", 0.99, "a - b")
-    with pytest.raises(ValueError, match="A difference is taken round by round"):
-        Quantity("a", (3.0, 5.0), "B") - Quantity("b", (1.0,), "B")
-    with pytest.raises(TypeError):
-        Quantity("a", (3.0, 5.0), "B") - 1
-
-
-def test_dividing_by_a_number_divides_each_sample():
-    per_turn = Quantity("loop", (2.0, 4.0), "s") / 2
-    assert (per_turn.samples, per_turn.unit) == ((1, 2), "s")
-    with pytest.raises(ValueError, match="'loop' cannot be divided by 0"):
-        Quantity("loop", (2.0,), "s") / 0
+    read = Predicate.from_dict(json.loads(json.dumps(predicate.as_dict(), allow_nan=False)))
+    assert vars(read.quantity) == vars(predicate.quantity)  # To the last bit.
+    assert vars(read) | {"quantity": 0} == vars(predicate) | {"quantity": 0}
+    assert repr(read) == repr(predicate)
 
 
 # --- In a sentence and in a table -------------------------------------------------------------
@@ -266,15 +207,14 @@ def test_dividing_by_a_number_divides_each_sample():
         (Quantity("memory", (2_500_000.0,), "B"), ".0f", "2 MB"),
         (Quantity("share", (0.0413,)), "%", "4.1 %"),
         (Quantity("share", (0.0,)), "%", "0 %"),
-        (Quantity("odd and even", (1, 2, 6), "s"), "", "2 s"),
         (Quantity("about", (128.0,)), "", "130"),
-        (exact("calls", 128), "", "128"),  # What was counted is not rounded.
-        (exact("calls", 12345), "", "12345"),
+        (exact("calls", 128), "", "128"),  # A count is not rounded.
         (exact("memory", 8_388_608, "B"), "", "8.4 MB"),
     ],
 )
 def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spec, text):
     assert f"{quantity:{spec}}" == text
+    assert (str(quantity) == text) is (spec == "")
 
 
 @pytest.mark.parametrize(
@@ -282,6 +222,8 @@ def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spe
     [
         (TEN, "95 % interval 2 to 9, 10 samples"),
         (Quantity("steady", (2.0,) * 6), "the same in all 6 samples"),
+        (Quantity("all but one", (1,) * 8 + (5,)), "no spread within the 95 % interval, 9 samples"),
+        (Quantity("rounded alike", ROUNDED_ALIKE), "no spread within the 95 % interval, 6 samples"),
         (Quantity("once", (2.0,)), "1 sample, too few for an interval"),
         (exact("calls", 3), "counted"),
         (once("calls", 3), "seen once"),
@@ -291,31 +233,16 @@ def test_the_summary_of_a_quantity_is_its_interval_in_words(quantity, summary):
     assert quantity.summary == summary
 
 
-@pytest.mark.parametrize(
-    "samples",
-    [(1, 1, 1, 1, 1, 1, 1, 1, 5), (1.0001, 1.0002, 1.0003, 1.0001, 1.0003, 1.0002)],
-    ids=["all but one", "but for rounding"],
-)
-def test_an_interval_whose_ends_read_the_same_is_not_printed(samples):
-    quantity = Quantity("share", samples)
-    for shown in (repr(quantity), quantity._repr_html_(), str(quantity < 2), str(TEN > quantity)):
-        assert "1 to 1" not in shown
-    assert quantity.summary.startswith("no spread within the 95 % interval, ")
-
-
-def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar():
+def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar_if_it_has_one():
     html = Quantity("<i>", TEN.samples, "s")._repr_html_()
     header, (name, median, _, doubt) = cells_of(html)
     assert header[:3] == ["", "median", "interval"]
     assert (name, median, doubt) == ("<i>", "5.5 s", "95 % interval 2 s to 9 s, 10 samples")
     ((label, _),) = bars_of(html)
     assert "interval 22 % to 99 %" in label  # Of an axis from 0 to 9 s.
-
-
-def test_too_few_samples_have_no_bar():
-    html = TINY._repr_html_()
-    assert bars_of(html) == []
-    assert cells_of(html)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
+    few = TINY._repr_html_()
+    assert bars_of(few) == []
+    assert cells_of(few)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
 
 
 def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
@@ -326,10 +253,8 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
     assert html.count("stroke-dasharray") == 3  # Each bound is a line across its bar.
     ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
     assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
-    assert other[0] < 1  # All the same, and yet there to be seen.
-
-
-def test_an_axis_reaches_below_zero_where_a_quantity_does():
+    assert other[0] < 1  # All samples are equal, and yet the bar can be seen.
+    # The axis reaches below zero if a quantity does.
     negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
     ((label, _),) = bars_of(negative._repr_html_())
     assert "interval 1 % to 99 %" in label
@@ -341,9 +266,7 @@ def test_an_axis_reaches_below_zero_where_a_quantity_does():
         (exact("n", 6) > 2, 2),
         (exact("n", 0.5) > 2, -0.75),
         (exact("n", 0.25) < 0.5, 0.5),
-        (exact("n", 2) < 0.5, -3),
         (exact("n", 3) > 0, 3),
-        (exact("n", 1).between(0.5, 1.5), 1),
         (exact("n", 1.25).between(0.5, 1.5), 0.5),
         (exact("n", 3).between(0.5, 1.5), -3),
         (exact("n", 10).between(10, 10), 1),
@@ -355,6 +278,6 @@ def test_the_margin_is_in_units_of_the_bound_and_negative_where_a_claim_fails(pr
     assert (predicate.verdict == "holds") == (margin > 0)
 
 
-def test_the_margin_of_another_value_is_from_the_same_bound():
+def test_the_margin_of_another_value_is_from_the_same_bound_which_may_be_infinite():
     assert (exact("n", 6) > 2).margin(4) == 1
     assert (Quantity("few", (1.0, 2.0)) > Quantity("fewer", (1.0,))).margin() == -math.inf

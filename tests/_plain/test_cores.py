@@ -21,46 +21,37 @@ def test_cores_that_the_process_may_not_use_do_not_count():
     assert usable_cores() == len(allowed)
 
 
-def test_without_affinity_all_cores_count(monkeypatch):
+@pytest.mark.parametrize(
+    ("count", "quota", "usable"),
+    [
+        (7, None, 7),
+        (None, None, 1),  # The system does not know.
+        (7, "max 100000", 7),
+        (7, "300000 100000", 3),
+        (7, "150000 100000", 1),
+        (7, "50000 100000", 1),
+    ],
+)
+def test_without_affinity_all_cores_count_up_to_the_whole_cores_of_a_quota(
+    monkeypatch, tmp_path, count, quota, usable
+):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    assert usable_cores() == 7
-
-
-def test_a_number_of_cores_that_nobody_knows_is_one(monkeypatch):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert usable_cores() == 1
+    monkeypatch.setattr(os, "cpu_count", lambda: count)
+    monkeypatch.setattr("d2lpar._plain.cores._QUOTA", tmp_path / "cpu.max")
+    if quota:
+        (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert usable_cores() == usable
 
 
 @pytest.mark.parametrize(
-    ("quota", "cores"),
-    [("150000 100000", 1), ("50000 100000", 1), ("300000 100000", 3), ("max 100000", 7)],
+    ("probes", "result"), [((1.1,), 1.1), ((1.9, 1.0), 1.0), ((1.9, 1.7), 1.7), ((1.4, 1.9), 1.4)]
 )
-def test_the_quota_of_a_container_counts_in_whole_cores(monkeypatch, tmp_path, quota, cores):
-    monkeypatch.delattr(os, "sched_getaffinity", raising=False)
-    monkeypatch.setattr(os, "cpu_count", lambda: 7)
-    file = tmp_path / "cpu.max"
-    file.write_text(f"{quota}\n")
-    monkeypatch.setattr("d2lpar._plain.cores._QUOTA", file)
-    assert usable_cores() == cores
-
-
-def test_free_cores_ask_how_crowded_so_many_cores_are(monkeypatch):
-    monkeypatch.setattr("d2lpar._plain.cores.crowding", lambda threads: 100.0 + threads)
-    asked = free_cores(3)
-    assert asked.probe() == 103
-    assert asked.needs == "3 free CPU cores"
-
-
-@pytest.mark.parametrize(
-    ("crowded", "said"), [((1.1,), 1.1), ((1.9, 1.0), 1.0), ((1.9, 1.7), 1.7), ((1.4, 1.9), 1.4)]
-)
-def test_free_cores_look_once_more_before_they_say_no(monkeypatch, crowded, said):
-    looks = iter(crowded)
-    monkeypatch.setattr("d2lpar._plain.cores.crowding", lambda threads: next(looks))
-    assert free_cores(2).probe() == said
-    assert next(looks, None) is None
+def test_free_cores_probe_once_more_before_they_drop_a_round(monkeypatch, probes, result):
+    probes = iter(probes)
+    monkeypatch.setattr("d2lpar._plain.cores.crowding", lambda threads: next(probes))
+    control = free_cores(2)
+    assert (control.probe(), control.needs) == (result, "2 free CPU cores")
+    assert next(probes, None) is None
 
 
 def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):

@@ -11,8 +11,6 @@ from d2lpar import (
 )
 from d2lpar._plain.errors import require_count
 
-# --- Counts -------------------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("error", [CompilationError, DeviceError, WorkerError])
 def test_an_error_is_caught_under_our_name_and_under_that_of_python(error):
@@ -30,6 +28,3 @@ def test_what_is_no_such_count_is_refused_by_name_and_value(value):
     said = f"count must be an integer of at least 2, found {value!r}. Ask for two."
     with pytest.raises(ValueError, match=f"^{re.escape(said)}$"):
         require_count("count", value, at_least=2, way_out="Ask for two.")
-
-
-# --- While JAX traces ---------------------------------------------------------------------------

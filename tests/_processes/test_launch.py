@@ -24,7 +24,7 @@ if jax.process_index() == 1 and "fail" in sys.argv:
 
 @pytest.fixture
 def run():
-    """A function that runs `d2lpar run` here, and returns with what it ends."""
+    """A function that runs `d2lpar run` here, and returns its status or last words."""
     before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGTERM)}
     yield functools.partial(main_with, "run")
     for number, handler in before.items():
@@ -47,16 +47,17 @@ def test_run_tells_an_exception_once_with_its_process_and_without_frames_of_ours
 ):
     path = script(JOINS)
     assert run("-n", 2, path, "fail") == "Process 1 ended with the exit status 1."
-    said = [line for line in capfd.readouterr().out.splitlines() if "of 6" not in line]
-    assert said[0] == "[1] Traceback (most recent call last):"
-    assert said[1] == f'[1]   File "{path}", line 9, in <module>'
-    assert said[-1] == "[1] ValueError: no disk"
-    assert not [line for line in said if "d2lpar" in line]
+    first, second, *_, last = [
+        line for line in capfd.readouterr().out.splitlines() if "of 6" not in line
+    ]
+    assert first == "[1] Traceback (most recent call last):"
+    assert second == f'[1]   File "{path}", line 9, in <module>'
+    assert last == "[1] ValueError: no disk"
 
 
 def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):
-    said = run("--gpus", "-n", 1 + num_gpus(), script(""))
-    assert f"JAX finds {plural(num_gpus(), 'GPU')} here" in said
+    message = run("--gpus", "-n", 1 + num_gpus(), script(""))
+    assert f"JAX finds {plural(num_gpus(), 'GPU')} here" in message
 
 
 HANGS = """
@@ -72,27 +73,27 @@ time.sleep(600)
 """
 
 
-def test_where_a_program_hangs_is_said_when_it_stalls_on_sigusr1_and_on_ctrl_c(script, left_of):
+def test_a_stall_and_sigusr1_and_ctrl_c_show_where_a_program_hangs(script, left_of):
     path = script(HANGS)
     command = [sys.executable, "-m", "d2lpar", "run", "--stalled-after", "2s", path]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    everything = ""
+    output = ""
     with subprocess.Popen(command, **pipes) as running:
-        for then in ("SIGUSR1", "SIGINT", None):
-            said = []
-            while not said or "has not reached" not in said[-1]:
-                said.append(running.stdout.readline())
-                assert said[-1], "".join(said)
-            everything += (text := "".join(said))
-            assert f"{path}:9  multihost_utils.process_allgather(jnp.ones(3))" in text
-            assert "[1] sleeping for " in text
-            assert f"at {path}:10  time.sleep(600)" in text
-            assert said[-1] == "Process 1 has not reached what process 0 is waiting for.\n"
-            if then:
-                running.send_signal(signal.Signals[then])
+        for next_signal in ("SIGUSR1", "SIGINT", None):
+            report = ""
+            while "has not reached" not in report:
+                report += (line := running.stdout.readline())
+                assert line, report
+            assert f"{path}:9  multihost_utils.process_allgather(jnp.ones(3))" in report
+            assert "[1] sleeping for " in report
+            assert f"at {path}:10  time.sleep(600)" in report
+            assert line == "Process 1 has not reached what process 0 is waiting for.\n"
+            output += report
+            if next_signal:
+                running.send_signal(signal.Signals[next_signal])
         assert running.stdout.read() == ""
     assert running.returncode == 130
-    daemons = {int(number) for number in re.findall(r"\] (\d+)$", everything, re.MULTILINE)}
+    daemons = {int(number) for number in re.findall(r"\] (\d+)$", output, re.MULTILINE)}
     assert len(daemons) == 2
     assert not left_of(daemons)
 
@@ -115,33 +116,26 @@ for _ in range(150):
 def test_run_watches_each_process_and_says_which_was_late_and_where(script, run, tmp_path, capfd):
     path, report = script(LATE), tmp_path / "report.json"
     assert run("--watch", "--json", report, path) == 0
-    said = capfd.readouterr().err
-    first, _, third = said.strip().splitlines()[:3]
+    comparison = capfd.readouterr().err
+    first, second, third = comparison.strip().splitlines()[:3]
     assert first.startswith("Process 1 was late: process 0 waited for it for ")
-    assert third.startswith(f"At {path}:11  time.sleep(0.02)")
-    assert "--- Process 0" in said
+    assert (second, third) == (
+        "Its device was idle at:",
+        f"    {path}:11  time.sleep(0.02)  # Its disk is slow.",
+    )
     written = sorted(tmp_path.glob("report*"))
     assert [file.name for file in written] == ["report.0.json", "report.1.json"]
     assert main_with("merge", *written) == 0
-    assert capfd.readouterr().err == said
+    assert capfd.readouterr().err == comparison
 
 
-def test_merge_says_which_file_is_no_report(script):
+def test_merge_names_the_file_that_is_no_report_or_a_second_one_of_a_process(script, tmp_path):
     path = script("print()")
     assert main_with("merge", path).startswith(f"{path}: This is no report of watch")
     assert "No such file" in main_with("merge", "nothing.json")
-
-
-def test_merge_loses_no_report(tmp_path):
-    files = [tmp_path / name for name in ("old.1.json", "new.1.json")]
-    for file in files:
+    for file in (files := [tmp_path / "old.1.json", tmp_path / "new.1.json"]):
         file.write_text(Watched().to_json())
     assert "another report of process 1" in main_with("merge", *files)
-
-
-def test_run_writes_no_report_of_what_it_does_not_watch(run, script, capsys):
-    assert run("--json", "report.json", script("")) == 2
-    assert "--json needs --watch" in capsys.readouterr().err
 
 
 def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(
@@ -160,6 +154,8 @@ log.write("not flushed")
     assert (path.parent / "log").read_text() == "not flushed"
 
 
-def test_run_refuses_a_script_that_is_not_there(run, capsys):
+def test_run_refuses_a_script_that_is_not_there_and_a_report_without_watch(run, script, capsys):
     assert run("no.py") == 2
     assert "there is no script 'no.py'" in capsys.readouterr().err
+    assert run("--json", "report.json", script("")) == 2
+    assert "--json needs --watch" in capsys.readouterr().err

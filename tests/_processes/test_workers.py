@@ -1,11 +1,10 @@
-"""Several processes: what comes back from them, what is said when one fails, and that none is left.
+"""Several processes: their results, the message when one fails, and that none is left.
 
-What the test calls in them is defined here, and sent to them.
+The functions that run in them are defined here, and sent to them.
 """
 
 import os
 import signal
-import socket
 import struct
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import pytest
 
 from d2lpar import D2lparError, WorkerError, Workers
 from d2lpar._processes import workers as workers_module
-from d2lpar._processes.hang import Board
+from d2lpar._processes.hang import SharedState
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +65,6 @@ def sum_over_all(value):
 def test_each_result_comes_back_in_the_order_of_the_processes(shared):
     assert shared.run(number) == [0, 1]
     assert shared.run(lambda base, more=0: base + more + number(), 5, more=10) == [15, 16]
-
-
-def test_they_compute_together(shared):
     assert shared.run(lambda: sum_over_all(number() + 1)) == [3000, 3000]
 
 
@@ -77,6 +73,7 @@ def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
     assert shared.run(lambda lock: lock.acquire(False), locks) == [True, True]
     assert shared.run(lambda lock: lock.locked(), lock=locks) == [True, True]
     assert shared.run(lambda same: same, same=shared.keep(number, timeout=9)) == [0, 1]
+    assert shared.run(shared.keep(lambda: abs), -3) == [3, 3]  # A function may be kept too.
 
 
 def test_what_they_print_is_shown_with_their_number(shared, capfd):
@@ -87,8 +84,8 @@ def test_what_they_print_is_shown_with_their_number(shared, capfd):
         assert own == [f"[{process}] one", f"[{process}] two, without an end"]
 
 
-def test_a_megabyte_of_output_holds_nobody_up(shared, capfd):
-    shared.run(lambda: print("x" * 99 + "\n" * 1, end="") or print("\n".join(["y" * 99] * 10_000)))
+def test_a_megabyte_of_output_blocks_no_process(shared, capfd):
+    shared.run(lambda: print("\n".join(["y" * 99] * 10_000)))
     assert len(capfd.readouterr().out) > 2_000_000
 
 
@@ -99,22 +96,18 @@ def fail_in_one():
     return "fine"
 
 
-def test_an_error_says_which_process_at_which_line_and_what_it_printed_last(shared):
+def test_an_error_names_the_process_and_its_line_and_its_last_output(shared):
     with pytest.raises(WorkerError) as raised:
         shared.run(fail_in_one)
-    said = str(raised.value)
-    assert said.startswith("Process 1 failed:")
-    assert 'raise ValueError("no such file")' in said
-    assert f'File "{__file__}"' in said
-    assert said.endswith("The last that it printed:\n  about to fail")
+    message = str(raised.value)
+    assert message.startswith("Process 1 failed:")
+    assert 'raise ValueError("no such file")' in message
+    assert f'File "{__file__}"' in message
+    assert message.endswith("The last that it printed:\n  about to fail")
     assert raised.value.worker == 1
-    assert shared.run(number) == [0, 1]  # All of them had answered, so they go on.
-
-
-def test_outcomes_have_the_error_in_the_place_of_the_result(shared):
-    fine, failed = shared.run(fail_in_one, return_exceptions=True)
+    fine, failed = shared.run(fail_in_one, return_exceptions=True)  # The workers go on.
     assert fine == "fine"
-    assert isinstance(failed, WorkerError)
+    assert str(failed) == message
 
 
 def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
@@ -123,98 +116,70 @@ def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named
     assert "number 1" in raised.value.__notes__[0]
 
 
-@pytest.mark.parametrize(
-    ("function", "cannot"),
-    [
-        (lambda: __import__("threading").Lock(), "lock cannot be sent"),
-        (lambda: spanning(1), "ArrayImpl cannot be sent"),
-    ],
-)
-def test_what_cannot_be_sent_is_said_with_the_way_out(shared, function, cannot):
-    with pytest.raises(WorkerError, match=cannot) as raised:
-        shared.run(function)
+def test_a_result_that_cannot_be_sent_is_refused_with_the_way_out(shared):
+    with pytest.raises(WorkerError, match="ArrayImpl cannot be sent") as raised:
+        shared.run(lambda: spanning(1))
     assert "addressable_data(0)" in str(raised.value)
     assert "workers.keep" in str(raised.value)
 
 
-def test_who_dies_is_named_before_who_failed_for_it(two, capfd):
-    def die():
-        sum_over_all(1)
-        if number() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return sum_over_all(2)
+def die():
+    sum_over_all(1)
+    if number() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return sum_over_all(2)
 
-    with pytest.raises(WorkerError, match="Process 1 has died: SIGKILL"):
-        two.run(die)
+
+def leave_a_child():
+    if number() == 1 and os.fork():  # The child holds this process's files open, and stays.
+        os._exit(7)
+    time.sleep(600)
+
+
+def fail_while_the_other_waits():
+    return sum_over_all(1) if number() == 0 else 1 / 0
+
+
+def print_for_ever():
+    while True:
+        print("x" * 70)
+
+
+@pytest.mark.parametrize(
+    ("function", "timeout", "error"),
+    [
+        (die, 60, "Process 1 has died: SIGKILL"),
+        (leave_a_child, 60, "Process 1 has died: exit status 7"),
+        (fail_while_the_other_waits, 60, "Process 1 failed"),
+        (print_for_ever, 1, "Processes 0 and 1 have not ended after 1 s"),
+    ],
+)
+def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(
+    two, monkeypatch, function, timeout, error
+):
+    monkeypatch.setattr(workers_module, "GRACE", 0.5)
+    with pytest.raises(WorkerError, match=error):
+        two.run(function, timeout=timeout)
+    assert repr(two) == "<2 workers, ended>"
     with pytest.raises(WorkerError, match="These workers have ended"):
         two.run(number)
 
 
-def test_one_that_prints_all_the_time_is_ended_all_the_same(two, capfd):
-    def chatter():
-        while True:
-            print("x" * 70)
-
-    with pytest.raises(WorkerError, match="have not ended after 1 s"):
-        two.run(chatter, timeout=1)
-    assert "x" * 70 in capfd.readouterr().out
-
-
-def test_one_whose_child_lives_on_is_seen_to_have_died(two):
-    def leave_a_child():
-        if number() == 1 and os.fork():  # The child has its files, and stays.
-            os._exit(7)
-        time.sleep(600)
-
-    with pytest.raises(WorkerError, match="Process 1 has died: exit status 7"):
-        two.run(leave_a_child)
-
-
-def test_an_answer_that_comes_with_the_deadline_counts(monkeypatch):
-    wait = workers_module.wait
-
-    def wait_for_an_answer(objects, timeout):
-        return wait(objects, 30 if len(objects) > 1 else timeout)
-
-    with Workers(1) as workers:
-        monkeypatch.setattr(workers_module, "wait", wait_for_an_answer)
-        assert workers.run(int, timeout=1e-9) == [0]
-
-
-def test_what_others_have_kept_is_refused(shared):
-    with pytest.raises(ValueError, match="kept by other workers"):
-        shared.run(abs, workers_module.Kept(-1, 1))
-
-
-def test_whoever_leaves_out_what_all_do_together_is_found_by_the_deadline(two):
-    with pytest.raises(WorkerError, match="Process 0 has not ended after 2 s") as raised:
-        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=2)
+def test_a_process_that_leaves_out_a_collective_step_is_found_at_the_deadline(two):
+    with pytest.raises(WorkerError, match="Process 0 has not ended after 4 s") as raised:
+        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=4)
     _, waits, *_, last = str(raised.value).splitlines()
     assert waits.startswith("[0] waiting for a value")
     assert "return float(jax.jit" in waits
     assert __file__ in waits
     assert last == "Process 1 has not reached what process 0 is waiting for."
-    assert repr(two) == "<2 workers, ended>"
 
 
-def test_who_waits_for_one_that_has_failed_is_ended(two, monkeypatch):
-    monkeypatch.setattr(workers_module, "GRACE", 0.5)
-    with pytest.raises(WorkerError, match="Process 1 failed"):
-        two.run(lambda: sum_over_all(1) if number() == 0 else 1 / 0)
-    assert repr(two) == "<2 workers, ended>"
-
-
-def test_more_processes_than_cores_are_said_and_not_refused(monkeypatch, capsys):
+def test_more_processes_than_cores_get_a_note_and_are_not_refused(monkeypatch, capsys):
     monkeypatch.setattr(workers_module, "usable_cores", lambda: 1)
     with Workers(2, pin=True, devices=2) as workers:
         assert workers.run(lambda: __import__("jax").local_device_count()) == [2, 2]
     assert "2 processes share 1 CPU core." in capsys.readouterr().out
-
-
-def test_where_cores_cannot_be_chosen_pinning_is_refused(monkeypatch):
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with pytest.raises(D2lparError, match="pin=True needs Linux"):
-        Workers(1, pin=True)
 
 
 def test_nobody_else_gets_the_port_at_which_the_processes_meet():
@@ -223,10 +188,12 @@ def test_nobody_else_gets_the_port_at_which_the_processes_meet():
         with pytest.raises(WorkerError, match=f"cannot meet at {host}:{port}: .*in use"):
             Workers(1, port=port)
         assert workers.run(initialized) == [1]
-        with pytest.raises(WorkerError, match="in use"):
+        with pytest.raises(WorkerError, match=r"in use.*Choose another port"):
             Workers(1, port=port)
     with Workers(1, port=port) as workers:  # It is free at once.
         assert workers.run(number) == [0]
+    with pytest.raises(WorkerError, match=r"cannot meet at 127\.0\.0\.1:65536"):
+        Workers(1, port=65536)
 
 
 def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
@@ -237,77 +204,62 @@ def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
 
 @pytest.fixture
 def sleeping(monkeypatch):
-    """A process that says nothing, our end of its connection, and the other one."""
+    """A worker whose process does nothing, and the end of the connection that is the worker's."""
     monkeypatch.setattr(workers_module, "GRACE", 0.1)
-    ours, theirs = Pipe()
+    connection, workers_end = Pipe()
     process = subprocess.Popen(["sleep", "600"], stdout=subprocess.PIPE)
-    board = Board()
-    yield workers_module._Worker(0, process, ours, board), theirs
-    board.close()
+    worker = workers_module._Worker(0, process, connection, SharedState())
+    yield worker, workers_end
     process.kill()
     process.wait()
-    theirs.close()
-    process.stdout.close()
-    ours.close()
+    workers_end.close()
+    worker.close()
 
 
-def test_who_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
-    worker, theirs = sleeping
-    theirs.close()
-    assert "Process 0 has closed its connection" in str(worker.answer(1.0))
+def test_a_worker_that_lives_but_has_closed_its_connection_is_not_waited_for(sleeping):
+    worker, workers_end = sleeping
+    workers_end.close()
+    assert "Process 0 has closed its connection" in str(worker.receive(1.0))
 
 
-def test_who_is_stopped_or_dead_is_told_so(sleeping):
+def test_a_worker_that_is_stopped_or_dead_is_reported_as_such(sleeping):
     worker, _ = sleeping
-    assert worker.where({}).fate == ""
+    assert worker.status({}).fate == ""
     worker.process.send_signal(signal.SIGSTOP)
     while psutil.Process(worker.process.pid).status() != psutil.STATUS_STOPPED:
         pass
-    assert worker.where({}).fate.startswith("is stopped (SIGSTOP)")
+    assert worker.status({}).fate.startswith("is stopped (SIGSTOP)")
     worker.process.kill()
     worker.process.wait()
-    assert worker.where({}).fate == "has died: SIGKILL"
-    assert worker.where({0: None}).fate == "has finished"
-    assert worker.where({0: WorkerError("no disk")}).fate == "has failed"
+    assert worker.status({}).fate == "has died: SIGKILL"
+    assert worker.status({0: None}).fate == "has finished"
+    assert worker.status({0: WorkerError("no disk")}).fate == "has failed"
 
 
-def test_an_answer_that_has_begun_and_does_not_end_counts_as_none(sleeping):
-    worker, theirs = sleeping
-    os.write(theirs.fileno(), struct.pack("!i", 100) + b"begun")
+def test_a_message_that_never_ends_counts_as_none(sleeping):
+    worker, workers_end = sleeping
+    os.write(workers_end.fileno(), struct.pack("!i", 100) + b"begun")
     with pytest.raises(TimeoutError):
-        worker.answer(0.1)
+        worker.receive(0.1)
 
 
-def test_a_port_that_is_taken_is_named():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(WorkerError, match=f"127.0.0.1:{port}.*Choose another port"):
-            Workers(1, port=port)
-    with pytest.raises(WorkerError, match=r"127\.0\.0\.1:65536.*Choose another port"):
-        Workers(1, port=65536)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"count": 0}, "count must be an integer of at least 1"),
-        ({"count": 1, "devices": 0}, "devices must be an integer of at least 1"),
-        ({"count": 1, "port": -1}, "port must be an integer of at least 0"),
-    ],
-)
-def test_a_number_that_makes_no_sense_is_refused(options, says):
-    with pytest.raises(ValueError, match=says):
-        Workers(**options)
-
-
-def test_a_call_that_makes_no_sense_is_refused(shared):
+def test_an_argument_that_makes_no_sense_is_refused(shared):
+    for options in ({"count": 0}, {"count": 1, "devices": 0}, {"count": 1, "port": -1}):
+        name = [*options][-1]
+        with pytest.raises(ValueError, match=f"{name} must be an integer of at least"):
+            Workers(**options)
+    with pytest.raises(ValueError, match="kept by other workers"):
+        shared.run(abs, workers_module.Kept(-1, 1))
     with pytest.raises(TypeError, match="run\\(\\) needs a function"):
         shared.run(3)
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         shared.run(number, timeout=0)
 
 
-def test_on_windows_the_way_out_is_named(monkeypatch):
+def test_a_system_that_cannot_pin_or_start_processes_is_named(monkeypatch):
+    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
+    with pytest.raises(D2lparError, match="pin=True needs Linux"):
+        Workers(1, pin=True)
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(D2lparError, match="Windows Subsystem for Linux"):
         Workers(2)

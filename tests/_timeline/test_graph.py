@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from graphs import FORK, graph_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
+from recorded import FIRST, work
 from timelines import event, timeline
 
 from d2lpar import (
@@ -21,7 +22,6 @@ from d2lpar import (
 )
 from d2lpar._timeline.graph import layout_of
 from d2lpar._timeline.timeline import PYTHON
-from d2lpar.book.workloads import chain
 
 X = jnp.ones((1, 2))
 
@@ -39,31 +39,57 @@ def on(index):
     return jax.device_put(X, cpu(index))
 
 
-def test_two_inputs_are_independent_and_their_sum_needs_both():
-    # z = x * y + 2, the graph of the original section.
-    graph = computation_graph(lambda x, y: x * y + 2, X, X)
-    assert operators(graph) == ["input", "input", "mul", "add"]
-    assert list(graph.edges) == [(0, 2), (1, 2), (2, 3)]
-    assert {(node["shape"], str(node["dtype"])) for node in graph.nodes.values()} == {
-        ((1, 2), "float32")
-    }
+def two_results(x):
+    return jnp.sin(jnp.split(x, 2, axis=1)[1])
 
 
-def test_a_number_of_the_program_is_a_constant_of_its_operator_and_no_node():
-    graph = computation_graph(lambda x: 2 - x, X)
-    assert operators(graph) == ["input", "sub"]
-    assert [node["constants"] for node in graph.nodes.values()] == [(), (2.0,)]
+OUTSIDE = on(1)
 
 
-def test_each_of_several_results_of_an_operator_can_be_needed():
-    graph = computation_graph(lambda x: jnp.sin(jnp.split(x, 2, axis=1)[1]), X)
-    assert operators(graph)[-2:] == ["split", "sin"]
-    assert list(graph.edges) == [(0, 1), (1, 2)]
+@jax.jit
+def inner(x):
+    return x * 2 + 1
 
 
-def test_an_unused_input_stands_alone():
-    graph = computation_graph(lambda x, unused: x + 1, X, X)
-    assert list(nx.isolates(graph)) == [1]
+def calls(x):
+    return jax.jit(lambda x: x - 1)(inner(inner(x)))
+
+
+def copies(x, y):
+    return jnp.sin(jax.device_put((x, y), (cpu(1), cpu(2)))[1])
+
+
+HUGE = jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32)
+
+
+@pytest.mark.parametrize(
+    ("function", "inputs", "operators_after", "edges"),
+    [
+        (lambda x, y: x * y + 2, (X, X), ["mul", "add"], [(0, 2), (1, 2), (2, 3)]),  # As in D2L.
+        (two_results, (X,), ["split", "sin"], [(0, 1), (1, 2)]),
+        (lambda x, unused: x + 1, (X, X), ["add"], [(0, 2)]),
+        (calls, (X,), ["inner", "inner", "<lambda>"], [(0, 1), (1, 2), (2, 3)]),
+        (copies, (X, X), ["device_put", "device_put", "sin"], [(0, 2), (1, 3), (3, 4)]),
+        (jnp.sin, (HUGE,), ["sin"], [(0, 1)]),  # Traced, and not run.
+    ],
+)
+def test_each_operator_has_an_edge_from_each_result_that_it_needs(
+    function, inputs, operators_after, edges
+):
+    graph = computation_graph(function, *inputs)
+    assert operators(graph) == ["input"] * len(inputs) + operators_after
+    assert list(graph.edges) == edges
+
+
+def test_an_operator_without_a_result_is_there_as_well():
+    graph = computation_graph(lambda x: jax.debug.print("{}", x), X)
+    assert list(graph.edges) == [(0, 1)]
+
+
+def test_a_node_has_the_shape_and_dtype_of_its_result_and_the_numbers_of_the_program():
+    for node in computation_graph(lambda x: 2 - x, X).nodes.values():
+        assert (node["shape"], node["dtype"]) == ((1, 2), np.float32)
+        assert node["constants"] == ((2.0,) if node["operator"] == "sub" else ())
 
 
 @pytest.mark.parametrize(
@@ -73,35 +99,13 @@ def test_an_unused_input_stands_alone():
         ("scan", lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x)),
         ("while", lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 9, lambda c: c * 2, x)),
         ("cond", lambda x: jax.lax.cond(x[0, 0] > 0, lambda c: c + 1, lambda c: c - 1, x)),
-        ("<lambda>", lambda x: jax.jit(lambda y: y * 2)(x)),
     ],
 )
-def test_control_flow_or_a_call_is_one_node_on_the_device_of_its_operands(operator, function):
+def test_control_flow_is_one_node_on_the_device_of_its_operands(operator, function):
     graph = computation_graph(function, on(1))
     assert operators(graph).count(operator) == 1
     assert nx.is_directed_acyclic_graph(graph)
     assert set(devices(graph)) == {"CPU 1"}
-
-
-def test_a_call_of_another_jitted_function_is_one_node_with_its_name():
-    @jax.jit
-    def inner(x):
-        return x * 2 + 1
-
-    nameless = jax.jit(lambda x: x - 1)
-    graph = computation_graph(lambda x: nameless(inner(inner(x))), X)
-    assert operators(graph) == ["input", "inner", "inner", "<lambda>"]
-    assert list(graph.edges) == [(0, 1), (1, 2), (2, 3)]
-
-
-def test_an_operator_without_a_result_is_there_as_well():
-    graph = computation_graph(lambda x: jax.debug.print("{}", x), X)
-    assert list(graph.edges) == [(0, 1)]
-
-
-def test_the_function_is_traced_and_not_run():
-    graph = computation_graph(jnp.sin, jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32))
-    assert operators(graph)[-1] == "sin"
 
 
 @pytest.mark.parametrize(
@@ -114,26 +118,34 @@ def test_the_function_is_traced_and_not_run():
         (lambda x, *, b, a: x * b - a, (X,), {"b": X, "a": X}, ["x", "a", "b"]),
         (lambda x, unset=None: x * 2, (X, None), {}, ["x"]),
         (jax.jit(lambda x: x), (X,), {}, ["x"]),
+        (lambda x: x * OUTSIDE, (X,), {}, [None, "x"]),
     ],
 )
 def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs, names):
     graph = computation_graph(function, *args, **kwargs)
-    found = [node["name"] for node in graph.nodes.values() if node["operator"] == "input"]
-    assert found == names
+    nodes = graph.nodes.values()
+    assert [node["name"] for node in nodes if node["operator"] == "input"] == names
 
 
 # --- Devices ----------------------------------------------------------------------------------
 
 
-def test_an_operator_runs_on_the_device_that_its_arguments_belong_to():
-    graph = computation_graph(lambda x, y: jnp.sin(x * y) + 1, on(1), X)
-    assert devices(graph) == ["CPU 1", None, "CPU 1", "CPU 1", "CPU 1"]
-
-
-def test_where_nothing_decides_the_device_there_is_none():
-    shape = jax.ShapeDtypeStruct((2,), jnp.float32)
-    for x in (X, np.ones(2), 3.0, shape):
-        assert devices(computation_graph(lambda x: 2 * x, x)) == [None, None]
+@pytest.mark.parametrize(
+    ("function", "args", "names"),
+    [
+        (lambda x, y: jnp.sin(x * y) + 1, (on(1), X), ["CPU 1", None, "CPU 1", "CPU 1", "CPU 1"]),
+        (lambda x: x * OUTSIDE, (X,), ["CPU 1", None, "CPU 1"]),
+        (copies, (X, X), [None, None, "CPU 1", "CPU 2", "CPU 2"]),
+        (
+            lambda x, y: jax.device_put(x, cpu(1)) + y,
+            (on(0), on(1)),
+            ["CPU 0", "CPU 1", "CPU 1", "CPU 1"],
+        ),
+        *((lambda x: 2 * x, (x,), [None, None]) for x in (X, np.ones(2), 3.0, HUGE)),
+    ],
+)
+def test_an_operator_has_the_device_of_its_arguments_if_anything_decides_it(function, args, names):
+    assert devices(computation_graph(function, *args)) == names
 
 
 PAIR = Mesh(np.array([cpu(0), cpu(1)]), "d")
@@ -150,26 +162,9 @@ PAIR = Mesh(np.array([cpu(0), cpu(1)]), "d")
     ],
     ids=str,
 )
-def test_a_copy_has_the_device_that_it_leads_to_and_so_has_what_follows(target, name):
+def test_a_copy_and_the_operators_after_it_have_the_device_of_its_target(target, name):
     graph = computation_graph(lambda x: jax.device_put(x, target) * 2, on(0))
-    assert operators(graph) == ["input", "device_put", "mul"]
     assert devices(graph) == ["CPU 0", name, name]
-
-
-def test_an_array_from_outside_the_function_is_an_input_with_a_device_and_without_a_name():
-    outside = on(1)
-    graph = computation_graph(lambda x: x * outside, X)
-    assert operators(graph) == ["input", "input", "mul"]
-    assert [name for _, name in graph.nodes(data="name")] == [None, "x", None]
-    assert devices(graph) == ["CPU 1", None, "CPU 1"]
-
-
-def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
-    targets = (cpu(1), cpu(2))
-    graph = computation_graph(lambda x, y: jnp.sin(jax.device_put((x, y), targets)[1]), X, X)
-    assert operators(graph) == ["input", "input", "device_put", "device_put", "sin"]
-    assert list(graph.edges) == [(0, 2), (1, 3), (3, 4)]
-    assert devices(graph) == [None, None, "CPU 1", "CPU 2", "CPU 2"]
 
 
 @pytest.mark.parametrize(
@@ -180,17 +175,8 @@ def test_each_array_of_a_copied_tuple_is_a_node_of_its_own():
     ],
 )
 def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them(operator, function):
-    with pytest.raises(DeviceError) as caught:
+    with pytest.raises(DeviceError, match=f"'{operator}' is given arrays of CPU 0 and CPU 1.*copy"):
         computation_graph(function, on(1), on(0))
-    assert str(caught.value) == (
-        f"{operator!r} is given arrays of CPU 0 and CPU 1, which JAX refuses: copy them to one "
-        "device with jax.device_put first."
-    )
-
-
-def test_a_copy_brings_arrays_of_two_devices_together():
-    graph = computation_graph(lambda x, y: jax.device_put(x, cpu(1)) + y, on(0), on(1))
-    assert devices(graph) == ["CPU 0", "CPU 1", "CPU 1", "CPU 1"]
 
 
 # --- Critical paths ---------------------------------------------------------------------------
@@ -203,15 +189,11 @@ def test_one_slow_operator_can_outweigh_a_chain():
     assert critical_path(graph, {1: 5, 2: 1, 3: 1, 4: 1}) == [1]
 
 
-def test_what_takes_no_time_is_left_out_at_both_ends_but_not_between():
+def test_nodes_that_take_no_time_are_left_out_at_both_ends_but_not_between():
     graph = nx.path_graph(5, create_using=nx.DiGraph)
     assert critical_path(graph, {1: 1.0, 3: 1.0}) == [1, 2, 3]
     assert critical_path(nx.DiGraph([(0, 1), (2, 3)]), {0: 5, 1: 1, 3: 2}) == [0, 1]
-
-
-@pytest.mark.parametrize("graph", [nx.DiGraph(), nx.path_graph(3, create_using=nx.DiGraph)])
-def test_where_nothing_takes_time_the_critical_path_is_empty(graph):
-    assert critical_path(graph, {}) == []
+    assert critical_path(graph, {}) == critical_path(nx.DiGraph()) == []
 
 
 def test_the_width_is_the_largest_set_of_nodes_of_which_none_needs_another():
@@ -239,8 +221,8 @@ def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
 # --- Graphs and timelines ---------------------------------------------------------------------
 
 
-def found_seconds(nodes, *events):
-    """Return what `seconds_of` finds for nodes given as pairs of an operator and a device."""
+def seconds(nodes, *events):
+    """Return the seconds of a graph, given as the operator and the device of each node."""
     graph = nx.DiGraph()
     for number, (operator, device) in enumerate(nodes):
         graph.add_node(number, operator=operator, device=device)
@@ -248,7 +230,7 @@ def found_seconds(nodes, *events):
 
 
 def test_each_operator_gets_the_time_of_its_own_run():
-    found = found_seconds(
+    took = seconds(
         [("input", None), ("f", "CPU 0"), ("g", "CPU 0"), ("f", "CPU 1"), ("f", "CPU 0")],
         event(PYTHON, 0, 70, "f", "dispatch"),
         event("CPU 0", 0, 10, "f", "a", run=0),
@@ -257,55 +239,42 @@ def test_each_operator_gets_the_time_of_its_own_run():
         event("CPU 1", 10, 30, "f", "a", run=0),
         event("CPU 0", 60, 65, "f", "a", run=2),
     )
-    assert found == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
+    assert took == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
 
 
-def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program():
-    dispatch = event(PYTHON, 0, 5, operator="dispatch")
-    runs = event("GPU 0", 1, 8, run=0), event("GPU 0", 10, 12, run=1)
-    found = found_seconds([("f", None), ("f", None), ("f", None)], dispatch, *runs)
-    assert found == pytest.approx({0: 7e-9, 1: 2e-9})
-
-
-def test_no_run_counts_twice_where_only_some_operators_have_a_device():
-    runs = [event("CPU 0", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
-    found = found_seconds([("f", "CPU 0"), ("f", None), ("f", "CPU 0")], *runs)
-    assert found == pytest.approx({0: 1e-9, 1: 2e-9, 2: 3e-9})
+def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program_and_no_run_counts_twice():
+    runs = [event("CPU 1", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
+    took = seconds([("f", "CPU 1"), ("f", None), ("f", "CPU 1"), ("f", None)], *runs)
+    assert took == pytest.approx({0: 1e-9, 1: 2e-9, 2: 3e-9})
 
 
 @pytest.mark.parametrize("default", [0, 1])
 def test_of_several_devices_an_operator_without_one_ran_on_the_default(default):
     runs = [event("CPU 0", 0, 1, run=0), event("CPU 1", 0, 2, run=1), event("CPU 1", 2, 5, run=2)]
     with jax.default_device(cpu(default)):
-        found = found_seconds([("f", "CPU 1"), ("f", None)], *runs)
-    assert found == pytest.approx({0: 2e-9, 1: [1e-9, 3e-9][default]})
+        took = seconds([("f", "CPU 1"), ("f", None)], *runs)
+    assert took == pytest.approx({0: 2e-9, 1: [1e-9, 3e-9][default]})
 
 
-@jax.jit
-def work(matrix):
-    return chain(matrix, 300)
-
-
-def test_a_recorded_function_s_graph_finds_its_runs_and_copies():
+def test_the_graph_of_a_recorded_function_finds_its_runs():
     def function(matrix):
         return work(jax.device_put(work(matrix), cpu(1)))
 
-    first = jax.device_put(jnp.eye(64), cpu(0))
-    jax.block_until_ready(function(first))  # Nothing compiles while it is recorded.
-    graph = computation_graph(function, first)
-    _, run = record_trace(function, first)
-    assert len(seconds_of(graph, run)) == 2  # The copy is not returned, so nobody sees it.
+    jax.block_until_ready(function(FIRST))  # Nothing compiles while it is recorded.
+    graph = computation_graph(function, FIRST)
+    _, run = record_trace(function, FIRST)
+    assert len(seconds_of(graph, run)) == 2  # No copy: a copy is watched only if returned.
 
 
 # --- Layout -------------------------------------------------------------------------------------
 
 
-def test_an_input_stands_just_above_who_needs_it_first():
+def test_an_input_stands_just_above_the_first_operator_that_needs_it():
     nodes = layout_of(graph_of("a-b b-c c-d late-d")).nodes
     assert nodes["late"][1] == nodes["c"][1]
 
 
-def test_a_chain_stays_in_its_column_and_who_joins_two_stands_between_them():
+def test_a_chain_stays_in_its_column_and_a_join_of_two_stands_between_them():
     x = {node: across for node, (across, _) in layout_of(FORK).nodes.items()}
     for column in ("x", "a"), ("s1", "s2", "s3"), ("copy", "m1", "m2", "m3", "back"):
         assert [x[node] for node in column] == pytest.approx([x[column[0]]] * len(column))

@@ -7,14 +7,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar._jax.stack import Sight, Site
+from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch.attribution import Account
 from d2lpar._watch.report import Watched
-from d2lpar._watch.windows import Look, Seen, Window
+from d2lpar._watch.windows import Events, Sample, ThreadSample, Window, merged
 
+NAMES = "MainThread", "logger"
 SOURCE = "read()\nstep()\nwait()\nlog()\n"
 TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
-LINES = ("read()", "step()", "wait()", "log()")
 
 
 @pytest.fixture(autouse=True)
@@ -22,72 +22,68 @@ def _source():
     linecache.cache["/home/me/train.py"] = (len(SOURCE), None, SOURCE.splitlines(True), "")
 
 
-def seen(line, doing, number=0):
-    """Return a thread that is at a line of the program above."""
-    number = LINES.index(line) + 1
+def at(line, activity):
+    """Return the stack of a thread that is at a line of the program above."""
+    number = SOURCE.splitlines().index(line) + 1
     calls = [i for i in dis.get_instructions(TRAIN) if i.positions.lineno == number]
-    site = Site(TRAIN, calls[-1].offset)
-    return Sight((0, 0, 0), site, site, (), doing)
+    position = CodePosition(TRAIN, calls[-1].offset)
+    return StackSample((0, 0, 0), position, position, (), activity)
 
 
-def looks(*threads, every=0.01):
-    """Return looks of one window, each of a hundredth of a second: what each thread is at."""
-    names = ("MainThread", "logger")
-    return [
-        Look(
-            n * every,
-            (n + 1) * every,
-            n * every,
-            {
-                threading.main_thread().ident + i: Seen(
-                    names[i], sight, False, sight.doing in ("jax", "python")
-                )
-                for i, sight in enumerate(at)
-                if sight
-            },
-            0.0,
-        )
-        for n, at in enumerate(zip(*threads, strict=True))
-    ]
+def window(*threads, busy, moves=None):
+    """Return a window: the stacks of each thread, every hundredth of a second, and busy spans."""
+    return threads, busy, moves
 
 
-def account(*windows, compiled=(), after=0.0, over=None, collectives=()):
-    """Reckon with windows, one a second: what was looked at, and when each device was busy."""
-
+def account(*windows, after=0.0, collectives=()):
+    """Return the report on windows, one a second."""
     closed = []
-    for number, (seen_there, busy) in enumerate(windows):
-        shift = float(number)
-        there = [
-            x._replace(start=x.start + shift, end=x.end + shift, at=x.at + shift)
-            for x in seen_there
+    for second, (threads, busy, moves) in enumerate(windows):
+        samples = [
+            Sample(
+                start := second + n / 100,
+                start + 0.01,
+                start,
+                {
+                    threading.main_thread().ident + i: ThreadSample(
+                        NAMES[i], stack, NAMES[i] == moves, stack.activity in ("jax", "python")
+                    )
+                    for i, stack in enumerate(stacks)
+                    if stack
+                },
+                0.0,
+            )
+            for n, stacks in enumerate(zip(*threads, strict=True))
         ]
-        window = Window(shift, there[-1].end, there)
-        window.events = (
-            {name: [(a + shift, b + shift) for a, b in spans] for name, spans in busy.items()},
-            [(there[0].start, there[0].start + 1e-5)],
-            {"CPU 0": [(a + shift, b + shift) for a, b in collectives]},
+        closed.append(Window(second, samples[-1].end, samples))
+        closed[-1].events = Events(
+            {name: merged(spans, second) for name, spans in busy.items()},
+            {"CPU 0": merged(collectives, second)},
+            [(second, second + 1e-5)],
+            [],
         )
-        closed.append(window)
+    watched = Watched(seconds=len(windows))
     watcher = SimpleNamespace(
         began=0.0,
         after=after,
-        compilations=SimpleNamespace(done=compiled),
-        outside=Counter(),
+        watched=watched,
+        compilations=SimpleNamespace(done=()),
+        between_windows=Counter(),
         times=Counter(),
         callers=defaultdict(Counter),
         windows=SimpleNamespace(closed=closed, why_none="none"),
     )
-    watcher.watched = watched = Watched(seconds=over or len(windows))
     Account(watcher).fill(watched)
     return watched
 
 
-READ, STEP, WAIT = seen("read()", "python"), seen("step()", "jax"), seen("wait()", "value")
+READ, STEP, WAIT = at("read()", "python"), at("step()", "jax"), at("wait()", "value")
+LOG = at("log()", "value")
 
 
 def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():
-    one = looks([READ] * 4 + [STEP] + [WAIT] * 5)
-    watched = account((one, {"CPU 0": [(0.045, 0.095)]}), (one, {"CPU 0": [(0.045, 0.095)]}))
+    one = window([READ] * 4 + [STEP] + [WAIT] * 5, busy={"CPU 0": [(0.045, 0.095)]})
+    watched = account(one, one)
     assert sum(map(watched.loss, watched.findings)) == pytest.approx(0.5)
     assert watched.idle_seconds / watched.judged_seconds == pytest.approx(0.5)
     by_line = {f.place.code: watched.loss(f) for f in watched.findings}
@@ -96,7 +92,7 @@ def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():
 
 
 def test_who_waits_while_the_device_works_loses_nothing():
-    watched = account((looks([STEP] + [WAIT] * 9), {"CPU 0": [(0.0, 0.1)]}))
+    watched = account(window([STEP] + [WAIT] * 9, busy={"CPU 0": [(0.0, 0.1)]}))
     (found,) = [f for f in watched.findings if f.place.code == "wait()"]
     assert (found.kind, watched.loss(found)) == ("value", 0.0)
     assert watched.advice(found) == "Nothing is lost here: the device worked meanwhile."
@@ -104,7 +100,7 @@ def test_who_waits_while_the_device_works_loses_nothing():
 
 
 def test_what_a_device_does_together_with_others_is_counted_also_where_it_is_not_seen(monkeypatch):
-    one = looks([READ] * 2 + [STEP] + [WAIT] * 17), {"CPU 0": [(0.03, 0.05)]}
+    one = window([READ] * 2 + [STEP] + [WAIT] * 17, busy={"CPU 0": [(0.03, 0.05)]})
     assert account(one, collectives=[(0.04, 0.05)]).collective_seconds == pytest.approx(0.05)
     several = SimpleNamespace(global_state=SimpleNamespace(num_processes=2))
     monkeypatch.setitem(sys.modules, "jax._src.distributed", several)
@@ -112,30 +108,23 @@ def test_what_a_device_does_together_with_others_is_counted_also_where_it_is_not
 
 
 def test_a_thread_that_feeds_no_device_loses_nothing():
-    reads_values = [None] * 5 + [seen("log()", "value")] * 5
-    one = looks([READ] * 5 + [STEP] * 5, reads_values)
-    watched = account((one, {"CPU 0": [(0.05, 0.1)]}))
+    threads = [READ] * 5 + [STEP] * 5, [None] * 5 + [LOG] * 5
+    watched = account(window(*threads, busy={"CPU 0": [(0.05, 0.1)]}))
     assert {f.place.code for f in watched.losses(-1)} == {"read()"}
 
 
 def test_a_window_in_which_no_call_was_seen_does_not_say_who_calls():
-    def window(caller):
-        threads = looks([READ] * 10, [seen("log()", "python")] * 10)
-        return [
-            look._replace(
-                threads={i: s._replace(moved=s.name == caller) for i, s in look.threads.items()}
-            )
-            for look in threads
-        ], {"CPU 0": [(0.05, 0.1)]}
-
-    watched = account(window("MainThread"), window("logger"), window("MainThread"))
-    assert {f.thread for f in watched.losses(-1)} == {"MainThread"}
+    threads = [READ] * 10, [at("log()", "python")] * 10
+    windows = [
+        window(*threads, busy={"CPU 0": [(0.05, 0.1)]}, moves=name)
+        for name in ("MainThread", "logger", "MainThread")
+    ]
+    assert {f.thread for f in account(*windows).losses(-1)} == {"MainThread"}
 
 
 def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first():
-    reads = [seen("log()", "value")] * 10
-    one = looks([READ] * 3 + [STEP] + reads[:6], [None] * 3 + reads[:7])
-    watched = account((one, {"CPU 0": [(0.03, 0.1)]}))
+    threads = [READ] * 3 + [STEP] + [LOG] * 6, [None] * 3 + [LOG] * 7
+    watched = account(window(*threads, busy={"CPU 0": [(0.03, 0.1)]}))
     assert [(f.thread, f.place.code) for f in watched.findings if f.place.code != "step()"] == [
         ("MainThread", "read()"),
         ("logger", "log()"),
@@ -144,40 +133,41 @@ def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first(
 
 
 def test_each_device_is_idle_by_itself():
-    one = looks([STEP] + [WAIT] * 9)
-    watched = account((one, {"CPU 0": [(0.0, 0.06)], "CPU 1": [(0.06, 0.1)]}))
+    busy = {"CPU 0": [(0.0, 0.06)], "CPU 1": [(0.06, 0.1)]}
+    watched = account(window([STEP] + [WAIT] * 9, busy=busy))
     assert watched.devices == {"CPU 0": pytest.approx(0.4), "CPU 1": pytest.approx(0.6)}
     assert watched.idle_seconds == pytest.approx(0.4)
     assert watched.loss(watched.findings[0]) == pytest.approx(0.4)
 
 
 def test_time_in_a_callback_is_no_work_of_the_device():
-    back = seen("log()", "callback")
-    watched = account((looks([STEP] * 10, [back] * 8 + [None] * 2), {"CPU 0": [(0.0, 0.1)]}))
+    threads = [STEP] * 10, [at("log()", "callback")] * 8 + [None] * 2
+    watched = account(window(*threads, busy={"CPU 0": [(0.0, 0.1)]}))
     assert watched.devices["CPU 0"] == pytest.approx(0.8)
     assert watched.findings[0].kind == "callback"
 
 
 def test_an_operator_that_is_longer_than_a_window_is_no_idle_time():
-    watched = account((looks([WAIT] * 10), {}), (looks([STEP] * 10), {"CPU 0": [(0.0, 0.1)]}))
+    busy = {"CPU 0": [(0.0, 0.1)]}
+    watched = account(window([WAIT] * 10, busy={}), window([STEP] * 10, busy=busy))
     assert watched.devices["CPU 0"] == pytest.approx(0.0)
 
 
 def test_between_two_operators_a_device_is_idle_also_while_somebody_waits():
-    watched = account((looks([WAIT] * 10), {"CPU 0": [(0.0, 0.02), (0.08, 0.1)]}))
+    watched = account(window([WAIT] * 10, busy={"CPU 0": [(0.0, 0.02), (0.08, 0.1)]}))
     assert watched.devices["CPU 0"] == pytest.approx(0.6)
 
 
 def test_shares_are_of_what_comes_after_the_start():
-    one, busy = looks([READ] * 10), {"CPU 0": [(0.0, 0.1)]}
-    watched = account((one, {}), (one, busy), (one, busy), after=1.0)
+    idle, busy = (window([READ] * 10, busy=each) for each in ({}, {"CPU 0": [(0.0, 0.1)]}))
+    watched = account(idle, busy, busy, after=1.0)
     assert watched.start_seconds == 1.0
     assert watched.idle_seconds == 0.0
 
 
 def test_one_window_says_little_and_many_that_agree_say_much():
-    half = looks([READ] * 5 + [STEP] * 5), {"CPU 0": [(0.05, 0.1)]}
+    half = window([READ] * 5 + [STEP] * 5, busy={"CPU 0": [(0.05, 0.1)]})
     assert account(half).losses(0.05) == []
-    assert len(account(*[half] * 20).losses(0.05)) == 1
-    low, high = account(*[half] * 20).interval
-    assert (low, high) == (pytest.approx(0.5), pytest.approx(0.5))
+    many = account(*[half] * 20)
+    assert len(many.losses(0.05)) == 1
+    assert many.interval == pytest.approx((0.5, 0.5))

@@ -3,12 +3,11 @@ import json
 import re
 import signal
 import sys
-from pathlib import Path
 
 import pytest
 from commands import main_with, watch_script
 
-from d2lpar._watch.command import of_process, process_number
+from d2lpar._watch.command import process_number
 
 
 @pytest.fixture
@@ -98,18 +97,22 @@ def test_a_script_whose_device_is_busy_may_wait_for_it(command):
     assert (status, "More than" in said) == (0, False)
 
 
-def test_a_script_that_is_over_at_once_is_not_judged(command):
-    status, _, said = command(HIDDEN.format(turns=3), options=["--fail-over", "1%"])
-    assert (status, "Too short to judge" in said) == (0, True)
-
-
-def test_a_script_whose_devices_are_not_seen_is_not_called_good(command):
-    program = "import time\ntime.sleep(2.2)"
-    status, _, said = command(program, options=["--fail-over", "1%"])
-    assert (status, "It cannot be judged. What the devices did is not known" in said) == (
-        1,
-        True,
-    )
+@pytest.mark.parametrize(
+    ("program", "status", "says"),
+    [
+        (HIDDEN.format(turns=3), 0, "Too short to judge"),
+        (
+            "import time; time.sleep(2.2)",
+            1,
+            "It cannot be judged. What the devices did is not known",
+        ),
+    ],
+)
+def test_a_script_that_is_too_short_is_not_judged_and_one_that_is_not_seen_fails(
+    command, program, status, says
+):
+    ended, _, said = command(program, options=["--fail-over", "1%"])
+    assert (ended, says in said) == (status, True)
 
 
 @pytest.mark.parametrize(
@@ -141,14 +144,5 @@ def test_what_cannot_be_done_is_said_before_anything_runs(options, says, capsys)
     ],
 )
 def test_the_launcher_says_which_process_this_is(given, number, monkeypatch):
-    for name in ("OMPI_COMM_WORLD", "SLURM", "PMI", ""):
-        for of in ("RANK", "SIZE", "PROCID", "STEP_NUM_TASKS", "WORLD_SIZE"):
-            monkeypatch.delenv(f"{name}_{of}".strip("_"), raising=False)
-    for name, value in given.items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("os.environ", given)
     assert process_number() == number
-
-
-def test_no_two_processes_write_to_one_file():
-    assert of_process(Path("a/report"), 2) == Path("a/report.2")
-    assert len({of_process(Path("report.json"), n) for n in range(3)}) == 3

@@ -9,16 +9,11 @@ SMALL_STEPS = {
 from flax import nnx
 import jax, jax.numpy as jnp
 
-class Net(nnx.Module):
-    def __init__(self, rngs):
-        self.layers = nnx.List([nnx.Linear(32, 32, rngs=rngs) for _ in range(40)])
+def layers(rngs):
+    for _ in range(40):
+        yield from (nnx.Linear(32, 32, rngs=rngs), nnx.tanh)
 
-    def __call__(self, x):
-        for layer in self.layers:
-            x = nnx.tanh(layer(x))
-        return x
-
-model, x = Net(nnx.Rngs(0)), jnp.ones((8, 32))
+model, x = nnx.Sequential(*layers(nnx.Rngs(0))), jnp.ones((8, 32))
 call = nnx.jit(lambda model, x: model(x).mean())
 
 def step():

@@ -14,8 +14,8 @@ from d2lpar._watch import recompilations
 
 
 def compilations_in(function, *args):
-    """Return the kind and the detail of what is said to compile, by its line."""
-    # In a thread, since what runs the tests has loops of its own around them.
+    """Return the kind and the detail of each compilation that is found, by its line."""
+    # In a thread, since the frames of pytest are in loops.
     thread = threading.Thread(target=function, args=args)
     with watch() as watched:
         thread.start()
@@ -36,15 +36,22 @@ def program():
     return program
 
 
-@pytest.mark.parametrize("level", [logging.NOTSET, logging.CRITICAL])
-def test_what_compiles_again_is_found_with_what_has_changed_whatever_is_logged(level, program):
+@pytest.mark.parametrize("late", [False, True])
+def test_what_compiles_again_is_found_with_its_change_also_without_logs_or_a_core(
+    late, program, monkeypatch
+):
+    if late:  # The thread loses its core between all events of JAX.
+        pauses = itertools.count()
+        clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 0.1 * next(pauses))
+        monkeypatch.setattr(recompilations, "time", clock)
+
     def train():
         step = jax.jit(program)
         for rows in range(3, 7):
             step(np.ones((rows, 5), np.float16))  # This line.
 
     before = logging.root.manager.disable
-    logging.disable(level)
+    logging.disable(logging.CRITICAL)
     try:
         found = compilations_in(train)
     finally:
@@ -54,23 +61,6 @@ def test_what_compiles_again_is_found_with_what_has_changed_whatever_is_logged(l
     assert detail.startswith(
         "program was compiled 4 times, last for float16[6,5] after float16[5,5]. That took "
     )
-
-
-def test_arguments_are_seen_also_if_the_thread_loses_its_core_before_it_compiles(
-    program, monkeypatch
-):
-    pauses = itertools.count()
-    late = SimpleNamespace(perf_counter=lambda: time.perf_counter() + 0.1 * next(pauses))
-    monkeypatch.setattr(recompilations, "time", late)  # Between all that JAX tells.
-
-    def train():
-        step = jax.jit(program)
-        for rows in range(3, 6):
-            step(np.ones((rows, 5), np.float16))
-
-    _, detail = compilations_in(train)["step(np.ones((rows, 5), np.float16))"]
-    changed = "program was compiled 3 times, last for float16[5,5] after float16[4,5]."
-    assert detail.startswith(changed)
 
 
 def test_a_new_function_in_each_turn_is_told_from_a_new_shape(program):

@@ -61,21 +61,18 @@ def test_a_value_that_decides_has_a_recipe_of_its_own(watched, code, operation, 
         assert ("The value decides what comes next" in report) == decides
 
 
-def test_as_json_the_report_has_seconds_and_shares(watched):
+def test_as_json_the_report_has_seconds_and_shares_and_is_read_as_it_was_written(watched):
     read = json.loads(watched.to_json())
     assert (read["seconds"], read["start_seconds"], read["idle_seconds"]) == (3.0, 1.0, 1.0)
     assert [f["share"] for f in read["findings"]] == [0.25, 0.01]
     assert [f["loss"] for f in read["findings"]] == [0.2, 0.0]
     assert read["findings"][0]["place"]["line"] == 12
+    assert Watched.from_json(watched.to_json()) == watched
 
 
 def test_what_is_lost_for_sure_is_over_the_share(watched):
     assert watched.losses(0.1) == watched.findings[:1]
     assert watched.losses(0.18) == []
-
-
-def test_a_report_is_read_as_it_was_written(watched):
-    assert Watched.from_json(watched.to_json()) == watched
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"findings": [1]}'])

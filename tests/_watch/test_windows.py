@@ -8,42 +8,40 @@ import pytest
 
 from d2lpar import watch
 from d2lpar._watch.sampler import Watcher
-from d2lpar._watch.windows import Recording, Window, Windows, _with_ends, merged
+from d2lpar._watch.windows import Events, Recording, Window, Windows, _with_ends, merged
 
 
-def recorded(work, length=0.05):
-    """Return what a window of this length tells of some work."""
+def recorded(work):
+    """Return a window around some work."""
     jax.block_until_ready(work())
-    windows, over = Windows(), threading.Event()
-    windows._length = length
+    windows = Windows()
+    windows._length = 0.05
 
-    def look(window):
-        if not window.looks:
+    def take_sample(window):
+        if not window.samples:
             jax.block_until_ready(work())
-        window.looks.append(time.perf_counter())
+        window.samples.append(time.perf_counter())
 
-    try:
-        windows.record(look, over, 1e-3)
-    finally:
-        windows.end()
+    windows.record(take_sample, threading.Event(), 1e-3)
+    windows.end()
     (window,) = windows.closed
-    return window, *window.events
+    return window
 
 
 def test_a_window_tells_when_a_device_was_busy_and_when_python_called():
     x = jnp.ones((300, 300))
     product = jax.jit(lambda x: x @ x)
-    window, busy, calls, _ = recorded(lambda: product(x))
-    (spans,) = [spans for device, spans in busy.items() if device.endswith(" 0")]
+    window = recorded(lambda: product(x))
+    (spans,) = [spans for device, spans in window.events.busy.items() if device.endswith(" 0")]
     assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
-    assert window.began <= calls[0][0] <= window.over
+    assert window.began <= window.events.calls[0][0] <= window.over
 
 
 def test_a_window_holds_no_program_that_does_not_run():
     kept = [jax.jit(lambda x, n=n: x * n + 1) for n in range(50)]
     for function in kept:
         function(jnp.ones(3))
-    window, *_ = recorded(lambda: jnp.ones(3))
+    window = recorded(lambda: jnp.ones(3))
     assert len(window.recording.data) < 50_000  # With their programs it is more than 100,000.
 
 
@@ -52,42 +50,48 @@ def test_windows_come_often_at_first_and_then_ever_more_rarely():
     windows._began -= 1000
     jnp.ones(3) + 1
     assert windows.is_due()
-    windows.record(lambda window: None, threading.Event(), 1e-3)
+    record(windows)
     windows.end()
     assert windows._due - time.perf_counter() == pytest.approx(50, abs=2)
     assert not windows.is_due()
 
 
-def test_a_profiler_that_cannot_be_opened_is_no_error_and_is_told(monkeypatch):
-    from jax._src.lib import _profiler
+def refuse(options):
+    raise RuntimeError("another one has it")
 
-    def refuse(options):
-        raise RuntimeError("another one has it")
 
-    monkeypatch.setattr(_profiler, "ProfilerSession", refuse)
+@pytest.mark.parametrize(
+    ("missing", "instead", "why"),
+    [
+        ("_src.lib._profiler.ProfilerSession", refuse, "not be opened (another one has it)"),
+        ("profiler.ProfileData", None, "it takes JAX 0.7.1 or newer to read what the profiler"),
+    ],
+)
+def test_a_profiler_that_cannot_be_used_is_no_error_and_is_told(missing, instead, why, monkeypatch):
+    monkeypatch.setattr(f"jax.{missing}", instead)
     windows = Windows()
-    windows.record(lambda window: None, threading.Event(), 1e-3)
+    record(windows)
     windows.end()
     assert windows.closed == []
-    assert windows.why_none == "JAX's profiler could not be opened (another one has it)"
-
-
-def test_a_jax_that_cannot_read_traces_is_told_and_is_no_error(monkeypatch):
-    monkeypatch.setattr(jax.profiler, "ProfileData", None)
-    with watch(0.001) as watched:
-        jax.block_until_ready(jnp.ones(3) + 1)
-        time.sleep(0.05)
-    assert watched.observed_seconds == 0
-    assert "takes JAX 0.7.1 or newer" in str(watched)
+    assert why in windows.why_none
 
 
 @pytest.fixture
 def beside_a_gpu(monkeypatch):
+    """A function that makes windows with a session of the profiler, as beside a GPU."""
     monkeypatch.setattr("d2lpar._jax.state.has_accelerator", lambda: True)
+
+    def windows_with(session):
+        windows = Windows()
+        windows.LENGTH = windows._length = 0.001
+        monkeypatch.setattr(windows._sessions, "open", lambda: session)
+        return windows
+
+    return windows_with
 
 
 class Session:
-    """Stands in for a session of JAX's profiler, and keeps which thread has closed it."""
+    """Stands in for a session of JAX's profiler, and remembers which thread closed it."""
 
     def __init__(self, on_stop=lambda: None):
         self.closed_by, self._on_stop = None, on_stop
@@ -98,31 +102,20 @@ class Session:
         return b""
 
 
-def windows_with(session, monkeypatch):
-    windows = Windows()
-    windows.LENGTH = windows._length = 0.001
-    monkeypatch.setattr(windows._sessions, "open", lambda: session)
-    return windows
+def record(windows, take_sample=lambda window: None):
+    windows.record(take_sample, threading.Event(), 1e-3)
 
 
 def record_aside(windows, and_then=lambda: None):
-    """Take a window in a thread of its own, while the main thread comes to its bytecodes."""
-
-    def record():
-        windows.record(lambda window: None, threading.Event(), 1e-3)
-        and_then()
-
-    aside = threading.Thread(target=record)
+    """Record a window in another thread, while the main thread executes bytecodes."""
+    aside = threading.Thread(target=lambda: (record(windows), and_then()))
     aside.start()
     while aside.is_alive():
         time.sleep(0)
 
 
-def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_bytecodes(
-    beside_a_gpu, monkeypatch
-):
-    session = Session()
-    windows = windows_with(session, monkeypatch)
+def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_bytecodes(beside_a_gpu):
+    windows = beside_a_gpu(session := Session())
     for times in (1, 2):
         session.closed_by = None
         record_aside(windows)
@@ -130,63 +123,44 @@ def test_beside_a_gpu_the_main_thread_closes_the_profiler_between_two_of_its_byt
         assert len(windows.closed) == times
 
 
-def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_if_that_comes_soon(
-    beside_a_gpu, monkeypatch
-):
-    session = Session()
-    windows = windows_with(session, monkeypatch)
+def test_a_thread_that_ends_the_watching_leaves_it_to_the_main_thread_for_a_second(beside_a_gpu):
+    windows = beside_a_gpu(session := Session())
     record_aside(windows, windows.close)
     assert session.closed_by is threading.main_thread()
 
 
-def test_the_profiler_stays_open_while_a_window_is_looked_through(beside_a_gpu, monkeypatch):
-    session = Session()
-    windows = windows_with(session, monkeypatch)
-    windows.record(lambda window: windows.close(), threading.Event(), 1e-3)
+def test_the_profiler_stays_open_while_a_window_is_sampled(beside_a_gpu, monkeypatch):
+    windows = beside_a_gpu(Session())
+    record(windows, lambda window: windows.close())
     assert [window.over > window.began for window in windows.closed] == [True]
 
 
-def test_whoever_looks_does_not_wait_for_the_thread_that_closes_the_profiler(
-    beside_a_gpu, monkeypatch
-):
-    windows = windows_with(Session(), monkeypatch)
-    with windows._closing:
+def test_the_sampling_thread_does_not_wait_for_the_one_that_closes_the_profiler(beside_a_gpu):
+    windows = beside_a_gpu(Session())
+    with windows._session_lock:
         record_aside(windows)
     assert windows.closed == []
 
 
 def test_a_window_has_of_a_recording_what_lies_in_it():
     recording = Recording(session=None)
-    recording.events = (
-        {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]},
-        [(2.1, 2.2)],
-        [(1.1, 1.2)],
-        {},
-    )
+    busy = {"GPU 0": [(0.0, 1.5), (1.6, 1.7), (1.9, 3.0)], "GPU 1": [(2.5, 2.6)]}
+    recording.events = Events(busy, {}, calls=[(2.1, 2.2)], copies=[(1.1, 1.2)])
     window = Window(1.0, 2.0, recording=recording)
-    assert window.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
-    assert window.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
+    assert window.events.busy == {"GPU 0": [(1.0, 1.5), (1.6, 1.7), (1.9, 2.0)]}
+    assert window.events.calls == [(1.1, 1.2)]  # A copy counts, since the call came later.
 
 
-class Preempted(Exception):
-    pass
-
-
-@pytest.mark.parametrize(
-    "error", [KeyboardInterrupt(), SystemExit(143), RuntimeError("of the program"), Preempted(3)]
-)
-def test_what_a_signal_s_handler_raises_while_the_profiler_is_closed_reaches_the_program(
-    error, beside_a_gpu, monkeypatch
-):
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RuntimeError("of the program")])
+def test_an_error_of_a_signal_handler_while_the_profiler_is_closed_is_raised(error, beside_a_gpu):
     def handler(number, frame):
         raise error
 
+    session = Session(lambda: signal.raise_signal(signal.SIGUSR1))
     before = signal.signal(signal.SIGUSR1, handler)
     try:
         with pytest.raises(type(error)) as raised:
-            record_aside(
-                windows_with(Session(lambda: signal.raise_signal(signal.SIGUSR1)), monkeypatch)
-            )
+            record_aside(beside_a_gpu(session))
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert raised.value is error
@@ -201,7 +175,7 @@ def test_a_signal_s_handler_may_pause_the_watching_while_the_profiler_is_closed(
         if not paused:
             paused.append(True)
             Watcher._running.pause()  # As before a fork.
-            Watcher._running.go_on()
+            Watcher._running.resume()
 
     monkeypatch.setattr("d2lpar._jax.profiler.Sessions.open", lambda self: Session(pause))
     monkeypatch.setattr(Windows, "LENGTH", 0.01)
@@ -213,46 +187,47 @@ def test_a_signal_s_handler_may_pause_the_watching_while_the_profiler_is_closed(
 def test_while_the_main_thread_is_in_a_call_windows_are_cut_out_of_one_recording(
     beside_a_gpu, monkeypatch
 ):
-    windows, asked = Windows(), []
+    windows, scheduled = Windows(), []
     windows._length = 0.02
-    monkeypatch.setattr("d2lpar._watch.windows._MAIN_THREAD.call", asked.append)
+    monkeypatch.setattr("d2lpar._watch.windows._MAIN_THREAD.call", scheduled.append)
     step = jax.jit(lambda x: x + 1)
     float(step(0.0))
     for _ in range(2):
-        windows.record(lambda window: float(step(0.0)), threading.Event(), 1e-3)
+        record(windows, lambda window: float(step(0.0)))
         float(step(0.0))  # Between two windows, and after the last.
         time.sleep(0.01)
     assert windows.closed == []
-    asked[0]()
+    scheduled[0]()
     windows.end()
     first, second = windows.closed
     assert first.recording is second.recording
     for window in windows.closed:
-        assert window.calls
-        for spans in (window.calls, *window.busy.values()):
+        assert window.events.calls
+        for spans in (window.events.calls, *window.events.busy.values()):
             assert window.began <= spans[0][0] <= spans[-1][1] <= window.over
 
 
-def test_a_program_beside_a_gpu_is_watched_in_any_thread_and_may_use_the_profiler_itself(
-    beside_a_gpu, tmp_path
+@pytest.mark.parametrize("has_accelerator", [False, True])
+def test_a_program_is_watched_in_any_thread_and_may_use_the_profiler_itself(
+    has_accelerator, monkeypatch, tmp_path
 ):
-    seen = []
+    monkeypatch.setattr("d2lpar._jax.state.has_accelerator", lambda: has_accelerator)
+    reports = []
 
     def program():
         with watch(0.001) as watched:
             end = time.perf_counter() + 0.5
             while time.perf_counter() < end:
                 float(jnp.ones(3).sum())
-            jax.profiler.start_trace(tmp_path)
-            float(jnp.ones(3).sum())
-            jax.profiler.stop_trace()
-        seen.append(watched)
+            with jax.profiler.trace(tmp_path):
+                float(jnp.ones(3).sum())
+        reports.append(watched)
 
     program()
     other = threading.Thread(target=program)
     other.start()
     other.join()  # The main thread is in this call, and closes nothing.
-    assert [watched.observed_seconds > 0 for watched in seen] == [True, True]
+    assert [watched.observed_seconds > 0 for watched in reports] == [True, True]
     assert list(tmp_path.rglob("*.xplane.pb"))
 
 

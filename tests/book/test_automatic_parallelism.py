@@ -1,19 +1,17 @@
 import time
+from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from timelines import event, timeline
 
-from d2lpar import Quantity, cpu, exact
+from d2lpar import cpu
 from d2lpar._timeline.timeline import COPY, COPY_CALL
 from d2lpar.book import automatic_parallelism
 from d2lpar.book.automatic_parallelism import (
     COPIES,
     WAYS,
-    CopyTimes,
-    Repeated,
     Way,
     copy_times,
     cores_busy,
@@ -28,7 +26,7 @@ from d2lpar.book.automatic_parallelism import (
 )
 from d2lpar.book.recorded import recorded_on_gpu
 
-# --- Pairs --------------------------------------------------------------------------------------
+# --- Calls that take equally long ---------------------------------------------------------------
 
 
 @jax.jit
@@ -39,30 +37,28 @@ def double(x):
 def taking(monkeypatch, seconds_of):
     """Let a call take as long as a function says of its argument."""
 
-    class Measured:
-        def __init__(self, x):
-            self.total = Quantity("total", [seconds_of(x)], "s")
+    def measure(function, x, **options):
+        return SimpleNamespace(total=SimpleNamespace(median=seconds_of(x)))
 
-    monkeypatch.setattr(automatic_parallelism, "measure", lambda function, x, **_: Measured(x))
+    monkeypatch.setattr(automatic_parallelism, "measure", measure)
 
 
-def test_a_matrix_is_halved_until_ten_calls_take_less_than_a_tenth_of_a_second(monkeypatch):
-    taking(monkeypatch, lambda x: len(x) / 1e5)
+@pytest.mark.parametrize(
+    ("seconds_of", "size"), [(lambda x: len(x) / 1e5, 500), (lambda x: 1.0, 250)]
+)
+def test_a_matrix_is_halved_until_ten_calls_are_fast_enough_but_stays_worth_a_call(
+    monkeypatch, seconds_of, size
+):
+    taking(monkeypatch, seconds_of)
     x, seconds = fair_matrix(double, cpu(), 2000)
-    assert (x.shape, seconds) == ((500, 500), 0.005)
-
-
-def test_a_matrix_of_a_slow_machine_does_not_become_too_small_to_be_worth_a_call(monkeypatch):
-    taking(monkeypatch, lambda x: 1.0)
-    x, _ = fair_matrix(double, cpu(), 2000)
-    assert len(x) == 250
+    assert (x.shape, seconds) == ((size, size), seconds_of(x))
 
 
 def test_devices_of_one_kind_get_equal_calls_on_equal_matrices():
-    first, second = fair_calls(double, (cpu(), cpu()), (500, 500))
-    assert first.count == second.count == 10
+    first, second = fair_calls(double, (cpu(0), cpu(1)), (500, 500))
+    assert (str(first), str(second)) == ("CPU 0: 10 times 500 x 500", "CPU 1: 10 times 500 x 500")
     np.testing.assert_array_equal(first.argument, second.argument)
-    assert str(first) == "CPU 0: 10 times 500 x 500"
+    assert [(result == 2 * first.argument).all() for result in first()] == [True] * 10
 
 
 @pytest.mark.parametrize(("slower", "counts"), [(1.5, [10, 15]), (9, [10, 30])])
@@ -74,12 +70,6 @@ def test_a_faster_device_gets_more_calls_but_not_so_many_that_python_has_to_wait
     assert [calls.count for calls in made] == counts
 
 
-def test_repeated_calls_return_all_their_results():
-    results = Repeated(double, jnp.ones((3, 3)), 4)()
-    assert len(results) == 4
-    assert all((result == 2).all() for result in results)
-
-
 def test_sleeping_keeps_no_core_busy_and_counting_keeps_one():
     assert cores_busy(lambda: time.sleep(0.02), times=2) < 0.5
 
@@ -88,7 +78,7 @@ def test_sleeping_keeps_no_core_busy_and_counting_keeps_one():
         while time.process_time() < until:
             pass
 
-    # On a busy machine it has to share its core, but never gets more than that one.
+    # On a busy machine, the loop shares its core, but never gets more than that one.
     assert 0.05 < cores_busy(count, times=2) < 1.5
 
 
@@ -101,14 +91,7 @@ def make(index):
 
 def test_both_ways_make_the_same_calls_in_an_order_of_their_own():
     calls = []
-
-    def noted(kind, value):
-        calls.append(kind)
-        return value
-
-    copy_times(
-        lambda index: noted("make", index), lambda made: noted("send", made), repeats=6, warmup=0
-    )
+    copy_times(lambda _: calls.append("make"), lambda _: calls.append("send"), repeats=6, warmup=0)
     in_turn = ["make"] * COPIES + ["send"] * COPIES
     at_once = ["make", "send"] * COPIES
     assert calls == (in_turn + at_once + at_once + in_turn) * 3
@@ -118,25 +101,9 @@ def test_the_parts_of_the_run_in_turn_are_told_apart_and_nothing_overlaps_in_one
     times = copy_times(lambda _: time.sleep(0.002), lambda _: time.sleep(0.001), repeats=6)
     assert (times.computing > COPIES * 0.002).verdict == "holds"
     assert (times.copying > COPIES * 0.001).verdict == "holds"
+    assert times.rows == (times.computing, times.copying, times.at_once)
     assert times.computing.median > times.copying.median
     assert times.score.median < 0.5
-
-
-def test_what_is_to_be_decided_is_asked_of_the_times_so_far():
-    seen = []
-
-    def until(times):
-        seen.append(type(times))
-        return times.copying > 0
-
-    copy_times(lambda _: time.sleep(0.0005), lambda _: time.sleep(0.0005), until=until)
-    assert seen[0] is CopyTimes
-
-
-def test_the_rows_are_those_that_editions_print():
-    times = CopyTimes(*(exact(name, n, "s") for n, name in enumerate("abc", start=1)))
-    assert [row.name for row in times.rows] == ["a", "b", "c"]
-    assert times.score.median == 0
 
 
 @pytest.mark.parametrize("name", WAYS)
@@ -173,7 +140,7 @@ def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
     assert machine in axes.get_xlabel()
 
 
-# --- One core, and meetings ---------------------------------------------------------------------
+# --- All-reduces ----------------------------------------------------------------------------------
 
 
 def test_each_device_takes_part_in_a_meeting_and_it_counts_once():
@@ -186,7 +153,7 @@ def test_each_device_takes_part_in_a_meeting_and_it_counts_once():
     assert meetings(timeline(event("CPU 0", 0, 10, "step", "dot.1", 1))) == 0
 
 
-# --- What was done before what ------------------------------------------------------------------
+# --- The order of runs ----------------------------------------------------------------------------
 
 
 CHAINS = [event("CPU 0", start, start + 10, "chain", "", run) for run, start in ((1, 0), (2, 20))]
@@ -209,13 +176,9 @@ def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other(
     )
     assert lead(timeline(*events), "update", "backward1") == pytest.approx(3e-6)
     assert lead(timeline(*events), "backward1", "update") == pytest.approx(5.5e-6)
-    assert lead(timeline(*events[:3], events[3]), "update", "backward1") == pytest.approx(-0.5e-6)
-
-
-def test_a_program_that_only_python_knows_of_has_no_lead():
-    asked = timeline(event("Python", 0, 1, "update", "dispatch"), *CHAINS)
+    assert lead(timeline(*events[:4]), "update", "backward1") == pytest.approx(-0.5e-6)
     with pytest.raises(ValueError, match="no run of 'update' on a device"):
-        lead(asked, "update", "chain")
+        lead(timeline(events[0], *events[3:]), "update", "backward1")
 
 
 def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
@@ -242,22 +205,24 @@ def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
     ]
 
 
-def test_a_copy_begins_when_it_is_asked_for_and_made_and_the_one_before_is_over():
-    asked = [event("Python", start, start + 1, *COPY_CALL, run) for run, start in enumerate((2, 3))]
-    seen_late = copies((18, 32), (35, 36))
-    shown = numbered(timeline(*asked, *CHAINS, *seen_late, watched=["CPU 1"]))
-    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(10, 32), (32, 36)]
-
-    asked_late = [event("Python", at, at + 1, *COPY_CALL, at) for at in (40, 41)]
-    seen_late = copies((45, 50), (52, 54))
-    shown = numbered(timeline(*asked_late, *CHAINS, *seen_late, watched=["CPU 1"]))
-    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(40, 50), (50, 54)]
-
-
-def test_a_copy_that_the_profiler_has_seen_begins_when_it_says():
-    asked = [event("Python", start, start + 1, *COPY_CALL, run) for run, start in enumerate((2, 3))]
-    shown = numbered(timeline(*asked, *CHAINS, *copies((18, 32), (35, 36))))
-    assert [(e.start, e.end) for e in shown.row("CPU 1")] == [(18, 32), (35, 36)]
+@pytest.mark.parametrize(
+    ("requests", "seen", "shown"),
+    [
+        ((2, 3), [(18, 32), (35, 36)], [(10, 32), (32, 36)]),
+        ((40, 41), [(45, 50), (52, 54)], [(40, 50), (50, 54)]),
+    ],
+    ids=["seen late", "requested late"],
+)
+def test_a_watched_copy_starts_at_its_request_after_its_run_and_after_the_copy_before(
+    requests, seen, shown
+):
+    calls = [event("Python", start, start + 1, *COPY_CALL, start) for start in requests]
+    events = *calls, *CHAINS, *copies(*seen)
+    watched = numbered(timeline(*events, watched=["CPU 1"]))
+    assert [(e.start, e.end) for e in watched.row("CPU 1")] == shown
+    assert watched.watched == {"CPU 1"}
+    by_profiler = numbered(timeline(*events))
+    assert [(e.start, e.end) for e in by_profiler.row("CPU 1")] == seen
 
 
 def test_the_least_disturbed_of_several_recordings_is_shown(monkeypatch):
@@ -271,8 +236,3 @@ def test_the_least_disturbed_of_several_recordings_is_shown(monkeypatch):
         automatic_parallelism, "record_trace", lambda function: (None, next(recorded))
     )
     assert record_copies(print, times=3) == numbered(recordings[1])
-
-
-def test_what_is_watched_stays_so_when_it_is_numbered():
-    watched = timeline(*copies((0, 1)), watched=["CPU 1"])
-    assert numbered(watched).source == watched.source

@@ -1,4 +1,4 @@
-"""All threads of this process on one core, for as long as a block lasts."""
+"""All threads of this process on one core during a block."""
 
 import os
 import threading

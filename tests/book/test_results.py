@@ -25,13 +25,13 @@ from d2lpar.book.results import (
 )
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
-# What is lost by writing fewer digits, and the ends of what a float can be.
+# Values that fewer digits would change, and the extremes of a float.
 ODD = Quantity("odd", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308, -0.0), "s")
 HOLDS = Claim("It holds.", (RATIO > 3, RATIO.between(1, 10)))
 FAILS = Claim("It fails.", (RATIO > 10,), otherwise="the likely reason, in µs")
 UNTESTABLE = Claim("Elsewhere.", needs="a GPU")
 FEW = Quantity("few", (4.0, 5, 6))
-UNDECIDED = Claim("Nobody knows.", (FEW > 3, RATIO < FEW))  # A bound without an end.
+UNDECIDED = Claim("Nobody knows.", (FEW > 3, RATIO < FEW))  # The bound is infinite.
 LOOP = {row: exact(row, 2.0, "s") for row in ("barrier in each turn", "barrier at the end")}
 TWO = {"first": ODD, "second": exact("two", -3, "s"), "at once": ODD}
 
@@ -41,14 +41,9 @@ def notebook_with(*shown):
     bundles = [{"text/plain": "3"}, *(made._repr_mimebundle_() for made in shown)]
     outputs = [nbformat.v4.new_output("display_data", data) for data in bundles]
     printed = nbformat.v4.new_output("stream", text="printed")
-    return nbformat.v4.new_notebook(
-        cells=[
-            nbformat.v4.new_markdown_cell("prose"),
-            nbformat.v4.new_code_cell("x = 1"),
-            nbformat.v4.new_code_cell("print(x)", outputs=[printed]),
-            *(nbformat.v4.new_code_cell("show(...)", outputs=[output]) for output in outputs),
-        ]
-    )
+    prose = nbformat.v4.new_markdown_cell("prose")
+    code = [nbformat.v4.new_code_cell("x", outputs=[output]) for output in (printed, *outputs)]
+    return nbformat.v4.new_notebook(cells=[prose, *code])
 
 
 HERE = {
@@ -73,15 +68,12 @@ def path(tmp_path):
     return tmp_path / "here.json"
 
 
-# --- Keeping what an experiment has measured --------------------------------------------------
+# --- Keeping the measurements of an experiment ------------------------------------------------
 
 
-def test_outside_a_notebook_keeping_shows_nothing(capsys):
+def test_what_is_kept_is_data_in_a_notebook_and_nothing_that_the_reader_sees(monkeypatch, capsys):
     keep("A6", dict(reversed(LOOP.items())), "a variant")  # The order of rows does not matter.
     assert capsys.readouterr() == ("", "")
-
-
-def test_in_a_notebook_what_is_kept_is_shown_as_data_that_the_reader_does_not_see(monkeypatch):
     shown = []
     monkeypatch.setattr(results, "show_in_notebook", shown.append)
     keep("A6", LOOP, "a variant")
@@ -91,34 +83,30 @@ def test_in_a_notebook_what_is_kept_is_shown_as_data_that_the_reader_does_not_se
     ]
 
 
-def test_an_experiment_that_is_none_is_refused_with_those_there_are():
-    with pytest.raises(ValueError, match=r"no experiment 'A2'; there are A1, A4, A6, A10, P4"):
-        keep("A2", LOOP)
+@pytest.mark.parametrize(
+    ("experiment", "rows", "message"),
+    [
+        ("A2", LOOP, "no experiment 'A2'; there are A1, A4, A6, A10, P4"),
+        ("A6", {}, "has the rows barrier in each turn, barrier at the end; found none"),
+        ("A6", LOOP | {"no": exact("no", 1, "s")}, "found .*, barrier at the end, no"),
+    ],
+)
+def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expected(
+    experiment, rows, message
+):
+    with pytest.raises(ValueError, match=message):
+        keep(experiment, rows)
 
 
-@pytest.mark.parametrize("rows", [{}, {"no barrier": exact("no", 1, "s")}])
-def test_rows_of_another_name_are_refused_with_those_that_are_expected(rows):
-    expected = "A6 has the rows barrier in each turn, barrier at the end; found (none|no barrier)"
-    with pytest.raises(ValueError, match=expected):
-        keep("A6", rows)
+# --- The outputs of a notebook ----------------------------------------------------------------
 
 
-def test_a_row_that_is_no_quantity_is_refused():
-    with pytest.raises(ValueError, match=r"'barrier at the end' of .* a quantity, found 2\.0"):
-        keep("A6", LOOP | {"barrier at the end": 2.0})
-
-
-# --- What a notebook says ---------------------------------------------------------------------
-
-
-def test_what_a_notebook_displayed_under_a_type_is_found_in_its_order(tmp_path):
-    path = tmp_path / "executed.ipynb"
+def test_the_outputs_of_a_type_are_found_in_their_order():
     notebook = notebook_with(HOLDS, ExperimentResult("A6", "", LOOP), FAILS)
-    nbformat.write(notebook, path)
-    for found in (notebook, nbformat.read(path, as_version=4), json.loads(path.read_text())):
-        assert outputs_of(found, claims.MIME_TYPE) == [HOLDS.as_dict(), FAILS.as_dict()]
-        assert outputs_of(found, MIME_TYPE) == page_of(notebook)["experiments"]
-        assert outputs_of(found, "image/png") == []
+    for read in (notebook, json.loads(nbformat.writes(notebook))):
+        assert outputs_of(read, claims.MIME_TYPE) == [HOLDS.as_dict(), FAILS.as_dict()]
+        assert [kept["experiment"] for kept in outputs_of(read, MIME_TYPE)] == ["A6"]
+        assert outputs_of(read, "image/png") == []
 
 
 def test_a_run_says_where_when_and_with_what_it_was_begun():
@@ -129,10 +117,8 @@ def test_a_run_says_where_when_and_with_what_it_was_begun():
 
 # --- Loading ----------------------------------------------------------------------------------
 
-PUBLISHED = sorted(FOLDER.glob("*.json"))
 
-
-@pytest.mark.parametrize("published", PUBLISHED, ids=lambda path: path.stem)
+@pytest.mark.parametrize("published", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
 def test_what_machines_have_recorded_can_be_read(published):
     found = load(published)
     assert found.name == published.stem
@@ -143,16 +129,12 @@ def test_what_machines_have_recorded_can_be_read(published):
 def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
     path.write_text(WHOLE, encoding="utf-8")
     expected = Results(
-        name="here",
-        machine=Machine("Ångström 1", 4, 8, "Linux", "3 x cpu", "570.1"),
-        versions={"Python": "3.11.2", "jax": "0.7.2"},
-        commit="abc1234",
-        date="2026-11-21T12:00:00+00:00",
-        load=1.5,
+        **{key: HERE[key] for key in ("name", "versions", "commit", "date", "load")},
+        machine=Machine(**HERE["machine"]),
         claims={"book/b": (HOLDS, FAILS), "book/a": (UNTESTABLE, UNDECIDED)},
         experiments=(ExperimentResult("P4", "two", TWO), ExperimentResult("A6", "", LOOP)),
     )
-    assert repr(asdict(load(path))) == repr(asdict(expected))  # -0.0 equals 0.0 but for its repr.
+    assert repr(asdict(load(path))) == repr(asdict(expected))  # Only its repr tells -0.0 from 0.0.
 
 
 GONE = object()
@@ -162,10 +144,10 @@ KEPT = ("pages", "book/a", "experiments", 0)
 
 
 def edited(place, value):
-    """Return the file as a text in which one value is another, or gone."""
+    """Return the file's text with one value replaced or removed."""
     data = json.loads(WHOLE)
-    *way, last = place
-    inside = reduce(getitem, way, data)
+    *path, last = place
+    inside = reduce(getitem, path, data)
     if value is GONE:
         del inside[last]
     else:

@@ -1,8 +1,8 @@
-"""The Sphinx role `measured`, which prints a number of a claim."""
+"""Numbers in the sentences of a page, from the claims of a build and from files."""
 
 import importlib
+import json
 from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 from run_notebook import ROOT
@@ -11,16 +11,9 @@ from d2lpar import exact
 from d2lpar.book.claims import Claim
 
 
-@pytest.mark.parametrize(
-    ("argument", "text"),
-    [
-        ("mended gain:.1f", "2.3"),
-        ("mended gain:%", "230\u00a0%"),
-        ("gpu gain", "…"),  # This machine has no such number.
-        *dict.fromkeys(["mended loss", "gone gain", "mended"], "").items(),
-    ],
-)
-def test_a_page_prints_a_number_of_a_claim_and_warns_if_there_is_none(argument, text, monkeypatch):
+@pytest.fixture
+def measured(monkeypatch, tmp_path):
+    """The role `measured` in a build with two claims and one file; it also counts its warnings."""
     monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
     runs, tables = map(importlib.import_module, ("d2lpar_runs", "d2lpar_tables"))
     gain = exact("gain", 2.34)
@@ -30,7 +23,41 @@ def test_a_page_prints_a_number_of_a_claim_and_warns_if_there_is_none(argument, 
     )
     build = SimpleNamespace(claims={"book/one": claims})
     monkeypatch.setattr(runs, "this_build", lambda app: build)
-    warn = Mock()  # A warning stops a strict build.
+    seconds = {"PyTorch": {"a": [1, 9, 2], "b, c": [2, 2, 2]}, "JAX": {"a": [1, 1, 1]}}
+    (tmp_path / "evidence").mkdir()
+    file = tmp_path / "evidence" / "h200.json"
+    file.write_text(json.dumps({"training steps": 5, "seconds": seconds}))
+    warnings = []
+
+    def warn(*words, **_):
+        warnings.append(words)
+
     monkeypatch.setattr(tables, "logger", SimpleNamespace(warning=warn))
-    nodes = tables.measured(None, "book/index", argument)
-    assert ("".join(node.astext() for node in nodes), warn.call_count) == (text, not text)
+
+    def measured(argument):
+        text = tables.measured(SimpleNamespace(srcdir=tmp_path), "book/index", argument)
+        return "".join(text), len(warnings)
+
+    return measured
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("mended gain:.1f", "2.3"),
+        ("mended gain:%", "230\u00a0%"),
+        ("gpu gain", "…"),  # This machine cannot measure it.
+        ("h200 PyTorch a", "2\u00a0s"),
+        ("h200 most PyTorch a / least PyTorch b, c:.1f", "4.5"),
+        ("h200 (PyTorch b, c - JAX a) / steps", "200\u00a0ms"),
+    ],
+)
+def test_a_page_says_a_number_of_a_claim_of_this_build_or_of_a_file(measured, argument, text):
+    assert measured(argument) == (text, 0)
+
+
+@pytest.mark.parametrize(
+    "argument", ["mended loss", "gone gain", "mended", "h200 JAX", "h200 JAX b"]
+)
+def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
+    assert measured(argument) == ("", 1)

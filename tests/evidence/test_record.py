@@ -1,4 +1,4 @@
-"""What `make record` has on disk whenever it is interrupted, and how it goes on."""
+"""`make record`: the file on disk after an interruption, and how the command goes on."""
 
 import json
 import os
@@ -8,10 +8,11 @@ import subprocess
 import conditions
 import pytest
 import record
+from pages import notebook_showing
 from run_notebook import ROOT
 
 from d2lpar import exact
-from d2lpar.book.claims import Claim
+from d2lpar.book.claims import MIME_TYPE, Claim
 from d2lpar.book.results import SCHEMA, load
 
 PAGES = {f"book/{name}": ROOT / "book" / f"{name}.md" for name in ("one", "two", "three")}
@@ -27,23 +28,26 @@ HERE = {
 }
 
 
-def executed(page):
-    """Return the notebook of a page that makes one claim, which has its name."""
-    claim = Claim(f"It is {page.stem}.", (exact("number", 1) > 0,), key=page.stem)
-    return {"cells": [{"outputs": [{"data": claim._repr_mimebundle_()}]}]}
+def run(file, here=HERE, pages=PAGES, stops_at=None):
+    """Record pages up to one that is interrupted; return the names of those that ran."""
+    ran = []
 
-
-class Runner:
-    """Run pages, and be interrupted instead of running the one of a name."""
-
-    def __init__(self, stops_at=None):
-        self.stops_at, self.ran = stops_at, []
-
-    def __call__(self, page):
-        if page.stem == self.stops_at:
+    def execute(page):
+        if page.stem == stops_at:
             raise KeyboardInterrupt
-        self.ran.append(page.stem)
-        return executed(page)
+        ran.append(page.stem)
+        claim = Claim(f"It is {page.stem}.", (exact("number", 1) > 0,), key=page.stem)
+        return notebook_showing((MIME_TYPE, claim.as_dict()))
+
+    try:
+        record.record(file, here, pages, execute)
+    except KeyboardInterrupt:
+        assert stops_at
+    return ran
+
+
+def pages_in(file):
+    return [claim.key for claims in load(file).claims.values() for claim in claims]
 
 
 @pytest.fixture
@@ -51,63 +55,35 @@ def file(tmp_path):
     return tmp_path / "here.json"
 
 
-@pytest.fixture
-def interrupted(file):
-    """A file of which two pages of three are done."""
-    with pytest.raises(KeyboardInterrupt):
-        record.record(file, HERE, PAGES, Runner(stops_at="three"))
-    return file
+def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_from_there(file):
+    assert run(file, stops_at="three") == pages_in(file) == ["one", "two"]
+    assert os.listdir(file.parent) == [file.name]
+    later = {"date": "2026-11-22T12:00:00+00:00", "load": 0.5}
+    assert run(file, HERE | later) == ["three"]
+    assert pages_in(file) == ["one", "two", "three"]
+    assert {"date": load(file).date, "load": load(file).load} == later
 
 
-def run(file, here=HERE, pages=PAGES):
-    """Start it again; return which pages ran, and which the file has now."""
-    runner = Runner()
-    record.record(file, here, pages, runner)
-    return runner.ran, pages_of(file)
-
-
-def pages_of(file):
-    return [claim.key for claims in load(file).claims.values() for claim in claims]
-
-
-def test_each_page_is_on_disk_when_it_is_done(interrupted):
-    assert pages_of(interrupted) == ["one", "two"]
-    assert os.listdir(interrupted.parent) == [interrupted.name]
-
-
-def test_a_run_that_was_interrupted_goes_on_with_the_pages_that_are_missing(interrupted):
-    assert run(interrupted) == (["three"], ["one", "two", "three"])
-
-
-def test_the_pages_that_are_named_are_run_and_the_others_stay(interrupted):
-    one = {page: path for page, path in PAGES.items() if page == "book/one"}
-    assert run(interrupted, pages=one) == (["one"], ["one", "two"])
-
-
-def test_a_whole_file_is_measured_anew(file):
+@pytest.mark.parametrize("names", [["one"], ["one", "two", "three"]])
+def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(file, names):
     run(file)
-    assert run(file) == (["one", "two", "three"], ["one", "two", "three"])
+    pages = {page: path for page, path in PAGES.items() if path.stem in names}
+    assert run(file, pages=pages) == names
+    assert pages_in(file) == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
-    ("what", "was"),
+    ("key", "value"),
     [("schema", 1), ("machine", {"cores": 2}), ("versions", {}), ("commit", "def5678")],
 )
-def test_a_file_of_another_machine_or_state_begins_anew(interrupted, capsys, what, was):
-    before = json.dumps(json.loads(interrupted.read_text(encoding="utf-8")) | {what: was})
-    interrupted.write_text(before)
-    with pytest.raises(KeyboardInterrupt):
-        record.record(interrupted, HERE, PAGES, Runner(stops_at="one"))
-    assert f"here.json has another {what}: it begins anew." in capsys.readouterr().out
-    assert interrupted.read_text() == before  # Until the first page is done.
-    assert run(interrupted)[0] == ["one", "two", "three"]
-
-
-def test_a_file_says_when_and_beside_what_load_it_was_begun_the_last_time(interrupted):
-    later = {"date": "2026-11-22T12:00:00+00:00", "load": 0.5}
-    run(interrupted, HERE | later)
-    found = load(interrupted)
-    assert {"date": found.date, "load": found.load} == later
+def test_a_file_of_another_machine_or_state_begins_anew(file, capsys, key, value):
+    run(file, stops_at="three")
+    before = json.dumps(json.loads(file.read_text(encoding="utf-8")) | {key: value})
+    file.write_text(before)
+    run(file, stops_at="one")
+    assert file.read_text() == before
+    assert run(file) == pages_in(file) == ["one", "two", "three"]
+    assert f"here.json has another {key}: it begins anew." in capsys.readouterr().out
 
 
 def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monkeypatch):

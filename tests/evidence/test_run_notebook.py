@@ -1,4 +1,4 @@
-"""What runs of a notebook, and by what names its claims are known."""
+"""Running notebooks, and the keys of their claims."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import nbformat
 import pytest
 import run_notebook
 from pages import notebook_showing, write_page
-from run_notebook import FEW_ROUNDS, ROOT, Intervention, claims_of, notebooks
+from run_notebook import FEW_ROUNDS, ROOT, Intervention, claims_of
 
 import d2lpar
 from d2lpar.book import exercises
@@ -34,23 +34,19 @@ def test_claims_are_known_by_their_keys_in_the_order_of_the_page(tmp_path):
     assert claims_of(page) == {"b": "One.", "a": "Two.", "c": "Three."}
 
 
-@pytest.mark.parametrize("key", ["", ", key=''", ", key=name"])
-def test_a_claim_without_a_key_that_can_be_read_is_refused(tmp_path, key):
-    page = write_page(tmp_path / "page.md", f"claim('One.', a > 1{key})")
-    with pytest.raises(ValueError, match=r"page\.md: the claim 'One\.' has no key\. Give it one"):
+@pytest.mark.parametrize(
+    ("calls", "words"),
+    [
+        ([""], r"the claim 'One\.' has no key\. Give it one"),
+        ([", key=''"], r"the claim 'One\.' has no key\. Give it one"),
+        ([", key=name"], r"the claim 'One\.' has no key\. Give it one"),
+        ([", key='same'"] * 2, r"two claims have the key 'same'"),
+    ],
+)
+def test_a_claim_without_a_key_of_its_own_that_can_be_read_is_refused(tmp_path, calls, words):
+    page = write_page(tmp_path / "page.md", *(f"claim('One.', a > 1{key})" for key in calls))
+    with pytest.raises(ValueError, match=rf"page\.md: {words}"):
         claims_of(page)
-
-
-def test_a_key_that_two_claims_of_a_page_have_is_refused(tmp_path):
-    claim = "claim('{}', a > 1, key='same')"
-    page = write_page(tmp_path / "page.md", claim.format("One."), claim.format("Two."))
-    with pytest.raises(ValueError, match=r"page\.md: two claims have the key 'same'"):
-        claims_of(page)
-
-
-def test_no_key_is_of_two_pages():
-    keys = [key for page in notebooks() for key in claims_of(page)]
-    assert len(keys) == len(set(keys))
 
 
 # --- Running ----------------------------------------------------------------------------------
@@ -58,7 +54,7 @@ def test_no_key_is_of_two_pages():
 
 def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
     for name in ("compare", "measure"):
-        monkeypatch.setattr(d2lpar, name, getattr(d2lpar, name))  # Put back what is replaced.
+        monkeypatch.setattr(d2lpar, name, getattr(d2lpar, name))  # Restores the original.
     exec(FEW_ROUNDS, {})
     ways = {"a": lambda: 1.0, "b": lambda: 2.0}
     undecided = {"until": lambda times: times.ratio("a", "b").between(0, 0), "max_seconds": 60}
@@ -68,11 +64,12 @@ def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
     assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 3
 
 
-def test_where_errors_are_allowed_the_cells_behind_one_run(tmp_path):
-    page = write_page(tmp_path / "page.md", "[][0]", "print('on')")
-    failing, behind = run_notebook.run_notebook(page, allow_errors=True).cells
+def test_where_errors_are_allowed_the_cells_after_one_run_with_as_many_devices_as_asked(tmp_path):
+    devices = "import os\nprint(os.environ['JAX_NUM_CPU_DEVICES'])"
+    page = write_page(tmp_path / "page.md", "[][0]", devices)
+    failing, after = run_notebook.run_notebook(page, allow_errors=True, devices=8).cells
     assert failing.outputs[0].ename == "IndexError"
-    assert behind.outputs[0].text == "on\n"
+    assert after.outputs[0].text == "8\n"
 
 
 @pytest.mark.parametrize(
@@ -81,13 +78,13 @@ def test_where_errors_are_allowed_the_cells_behind_one_run(tmp_path):
         ("solutions/page.ipynb", "not yet", "not every solution is accepted: X1"),
         ("solutions/page.ipynb", "untestable", None),
         ("solutions/page.ipynb", "accepted", None),
-        ("page.ipynb", "not yet", None),  # What is left to the reader.
+        ("page.ipynb", "not yet", None),  # It is the reader's to solve.
     ],
 )
 def test_a_solution_that_is_not_accepted_ends_it_with_an_error(page, verdict, ends, monkeypatch):
     report = {"exercise": "X1", "verdict": verdict, "saw": ""}
     executed = notebook_showing((exercises.MIME_TYPE, report))
-    monkeypatch.setattr(run_notebook, "run_notebook", lambda path: executed)
+    monkeypatch.setattr(run_notebook, "run_notebook", lambda path, strict: executed)
     monkeypatch.setattr(sys, "argv", ["run_notebook.py", page])
     with pytest.raises(SystemExit, match=ends) if ends else nullcontext():
         run_notebook.main()
@@ -104,13 +101,13 @@ except KeyboardInterrupt:
 """
 
 
-def test_whoever_interrupts_a_run_interrupts_it_and_not_only_its_notebook(tmp_path):
+def test_an_interrupt_ends_the_run_and_not_only_its_notebook(tmp_path):
     page = write_page(
         tmp_path / "page.md",
         "import os, signal, threading\nos.kill(os.getppid(), signal.SIGINT)",
         "threading.Event().wait()",
     )
-    # In a process of its own, which may be interrupted.
+    # A process of its own may be interrupted.
     command = [sys.executable, "-c", INTERRUPTED, str(page)]
     done = subprocess.run(command, cwd=ROOT / "evidence", capture_output=True, text=True)
     assert done.stdout == "interrupted\n", done.stderr[-2000:]

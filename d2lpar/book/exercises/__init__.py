@@ -1,6 +1,6 @@
 """Check a reader's answer by its behavior, and say where to look.
 
-What an answer is called with, and what it has to do, is said in its exercise.
+The text of an exercise gives the arguments of its answer, and the behavior that it has to show.
 """
 
 from d2lpar.book.exercises.asynchronous_computation import (

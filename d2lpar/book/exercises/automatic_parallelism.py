@@ -10,6 +10,7 @@ import numpy as np
 
 from d2lpar._jax.devices import cpu, device_name, two_devices
 from d2lpar._measure.comparison import compare
+from d2lpar._plain.errors import D2lparError
 from d2lpar._plain.format import plural
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import PYTHON, Event, Timeline
@@ -17,13 +18,14 @@ from d2lpar.book.exercises.checking import (
     CallLog,
     Rejection,
     Report,
-    Untestable,
     call_answer,
     exercise,
     inputs,
+    kind_of,
     require_array,
     require_arrays,
     require_asynchrony,
+    require_called,
     require_number,
     right_results,
     shown,
@@ -41,32 +43,32 @@ def check_y1(products: Callable) -> Report:
     matrices = inputs(6, device)
     right = right_results(6, device)
     log = CallLog()
-    # The argument is called as the exercise calls it, for readers who name it.
+    # The exercise names the argument `matrix`, and a reader may pass it by this name.
     multiply = log.watch("multiply()", lambda matrix: work(matrix))
     usage = "my_products(multiply, matrices)"
-    # The first call compiles whatever else it uses.
-    (found,) = call_answer(products, [(multiply, list(matrices))], usage)
-    log.require_called(
-        "multiply()",
-        "your function came by its results in another way",
-        "Call it for each matrix: the check watches nothing else.",
-    )
-    require_arrays(found, right, "a result for each matrix")
+
+    def require_results(results):
+        require_called(
+            "multiply()",
+            log.calls,
+            "your function got its results in some other way",
+            "Call it for each matrix: the check watches nothing else.",
+        )
+        require_arrays(results, right, "a result for each matrix")
+
+    # The first call compiles other functions that the answer may use; the second is recorded.
+    (results,) = call_answer(products, [(multiply, list(matrices))], usage)
+    require_results(results)
     log.calls.clear()
     case = (products, multiply, list(matrices))
-    ((found, timeline),) = call_answer(record_trace, [case], usage)
-    require_arrays(found, right, "a result for each matrix")
+    ((results, timeline),) = call_answer(record_trace, [case], usage)
+    require_results(results)
     log.require_count("multiply()", len(matrices))
-    for call in log.calls:
-        if call.result.devices() != {device}:
-            raise Rejection(
-                f"Product {call.number} ran on {call.where}, but all are to run on "
-                f"{device_name(device)}, where the matrices are.",
-                "With two devices it is easy. Can one do it as well?",
-            )
+    look = "With two devices it is easy. Can the one that has the matrices do it as well?"
+    log.require_device("multiply()", "matrix", device, look)
     runs = [e for e in timeline.programs.row(device_name(device)) if e.program == work.__name__]
     if not runs:
-        raise Untestable("JAX's profiler shows no run of multiply() here.")
+        raise D2lparError("JAX's profiler shows no run of multiply() here.")
     end, overlapping = 0, 0
     for run in runs:
         overlapping += run.start < end
@@ -78,17 +80,15 @@ def check_y1(products: Callable) -> Report:
         )
     if not any(call.unfinished for call in log.calls):
         raise Rejection(
-            "Each product was asked for when the one before it was done, so they ran one after "
+            "Each product was dispatched when the one before it was done, so they ran one after "
             "the other.",
-            "What in your function waits before it asks for the next?",
+            "What in your function waits before it calls multiply() again?",
         )
     threads = len({call.thread for call in log.calls})
     raise Rejection(
-        f"The products were asked for without waiting, by "
-        f"{plural(threads, 'Python thread')}, and yet the timeline shows their runs on "
-        f"{device_name(device)} one after the other.",
-        "A queue works in order. Whose queue is it: the device's, whoever asks, or somebody "
-        "else's as well?",
+        f"The products were dispatched without waiting, by {plural(threads, 'Python thread')}, and "
+        f"yet the timeline shows their runs on {device_name(device)} one after the other.",
+        "A queue works in order. Does the device have a single queue, or are there several?",
     )
 
 
@@ -108,15 +108,15 @@ def check_y2(many: Callable) -> Report:
     (faster,) = call_answer(many, [(_operator,)], "my_many(operator)")
     if not callable(faster):
         raise Rejection(
-            f"my_many(operator) returned {type(faster).__name__}, not a function.",
-            "It is to return a function of the matrices, as jit and vmap do.",
+            f"my_many(operator) returned {kind_of(faster)}, not a function.",
+            "It has to return a function of the matrices, as jit and vmap do.",
         )
     usage = "my_many(operator)(xs)"
-    (found,) = call_answer(faster, [(xs,)], usage)
-    require_array(found, right, "What the function that my_many has made returned")
+    (results,) = call_answer(faster, [(xs,)], usage)
+    require_array(results, right, "What the function that my_many made returned")
     arms = {"yours": lambda: faster(xs), "loop": loop}
     (times,) = call_answer(lambda: compare(arms, repeats=15, warmup=2), [()], usage)
-    # The fastest round of each: a busy machine only ever adds to a time.
+    # Compare the fastest rounds: a busy machine can only add to a time.
     fastest = {arm: min(measured.total.samples) for arm, measured in times.items()}
     ratio = fastest["loop"] / fastest["yours"]
     if ratio < 2:
@@ -124,8 +124,8 @@ def check_y2(many: Callable) -> Report:
         raise Rejection(
             f"The results are right, but it is {words} a loop of one call for each matrix (the "
             f"loop takes {ratio:.2f} times as long).",
-            "How many calls does Python make, and how much work is in each? What can hand all of "
-            "it over at once?",
+            "How many calls does Python make, and how much work is in each? What can do all of it "
+            "in one call?",
         )
     return f"The results are right; a loop takes {ratio:.1f} times as long."
 
@@ -147,8 +147,8 @@ def check_y3(exchange: Callable) -> Report:
     given = [inputs(n, device, seed) for seed, device in enumerate(devices)]
     right = [right_results(n, device, seed) for seed, device in enumerate(devices)]
     log = CallLog()
-    names = ("make(0, i)", "make(1, i)")
-    making = [log.watch(name, work) for name in names]
+    labels = ("make(0, i)", "make(1, i)")
+    makers = [log.watch(label, work) for label in labels]
 
     def make(device, i):
         if device not in (0, 1) or i not in range(n):
@@ -157,70 +157,71 @@ def check_y3(exchange: Callable) -> Report:
                 f"{n - 1}.",
                 "The first argument is the device, the second the number of the array.",
             )
-        return making[device](given[device][i])
+        return makers[device](given[device][i])
 
     def send(array):
         if not isinstance(array, jax.Array):
             raise Rejection(
-                f"send() was given {type(array).__name__}, not an array of JAX.",
-                "Send what make() returned, as it is.",
+                f"send() was given {kind_of(array)}, not a JAX array.",
+                "Send what make() returned, unchanged.",
             )
         return jax.device_put(array, devices[1] if array.devices() == {devices[0]} else devices[0])
 
     case = (make, log.watch("send()", send), n)
-    (found,) = call_answer(exchange, [case], "my_exchange(make, send, n)")
-    for device in (0, 1):
-        log.require_called(
-            names[device],
+    (lists,) = call_answer(exchange, [case], "my_exchange(make, send, n)")
+    for device, label in enumerate(labels):
+        require_called(
+            label,
+            log.of(label),
             f"device {device} has made nothing",
             "The first argument of make() is the device. Which of the two have work to do?",
         )
-    log.require_called(
+    require_called(
         "send()",
+        log.of("send()"),
         "nothing was copied",
-        "How does what one device has made get to the other?",
+        "How does an array get from one device to the other?",
     )
-    for device in (0, 1):
-        log.require_count(names[device], n)
-    log.require_count("send()", 2 * n)
-    if not isinstance(found, list | tuple) or len(found) != 2:
+    for label, count in zip((*labels, "send()"), (n, n, 2 * n), strict=True):
+        log.require_count(label, count)
+    if not isinstance(lists, list | tuple) or len(lists) != 2:
         raise Rejection(
-            f"Your function returned {type(found).__name__}, not two lists.",
+            f"Your function returned {kind_of(lists)}, not two lists.",
             "Return the copies of the arrays of device 0, and those of device 1.",
         )
-    for device in (0, 1):
-        require_arrays(found[device], right[device], f"copies of the arrays of device {device}")
-        if any(copy.devices() != {devices[1 - device]} for copy in found[device]):
+    for device, copies in enumerate(lists):
+        require_arrays(copies, right[device], f"copies of the arrays of device {device}")
+        if any(copy.devices() != {devices[1 - device]} for copy in copies):
             raise Rejection(
-                f"Not all copies of the arrays of device {device} lie on the other device.",
+                f"Not all copies of the arrays of device {device} are on the other device.",
                 "Return what send() returned, not what it was given.",
             )
-    makes = [call for call in log.calls if call.label != "send()"]
-    together = sum(call.found_busy(names[call.label == names[0]]) for call in makes)
+    makes = log.of(labels[0]) + log.of(labels[1])
+    together = sum(call.found_busy(labels[call.label == labels[0]]) for call in makes)
     if together < n / 2:
         raise Rejection(
-            f"{together} of {len(makes)} arrays were asked for while the other device was "
+            f"{together} of {len(makes)} arrays were dispatched while the other device was "
             "computing: the devices take turns.",
-            "Where does Python stand still before it has given work to both?",
+            "Where does Python wait before both devices have work?",
         )
     sends = log.of("send()")
-    meanwhile = sum(all(map(call.found_busy, names)) for call in sends)
+    meanwhile = sum(all(map(call.found_busy, labels)) for call in sends)
     if meanwhile < n / 2:
         raise Rejection(
-            "Both devices compute at the same time, but "
-            f"{meanwhile} of {len(sends)} copies were asked for while both were still computing.",
+            f"Both devices compute at the same time, but {meanwhile} of {len(sends)} copies were "
+            "dispatched while both were still computing.",
             "Does an array have to be ready before you may send it?",
         )
     later = [call for call in makes if call.number > 0]
     supplied = sum(call.found_busy(call.label) for call in later)
     if supplied <= len(later) / 2:
         raise Rejection(
-            f"Only {supplied} of {len(later)} later arrays were asked for while their own device "
-            "was still busy with the one before: each device rests until its copy is there.",
-            "For which array does Python wait before it asks for the next?",
+            f"Only {supplied} of {len(later)} later arrays were dispatched while their own device "
+            "was still busy with the one before: each device is idle until its copy has arrived.",
+            "Which array does Python wait for before it calls make() again?",
         )
     return (
-        f"{together} of {len(makes)} arrays were asked for while the other device was computing, "
+        f"{together} of {len(makes)} arrays were dispatched while the other device was computing, "
         f"and {meanwhile} of {len(sends)} copies while both were."
     )
 
@@ -230,19 +231,18 @@ def check_y3(exchange: Callable) -> Report:
 
 @exercise("Y4")
 def check_y4(gaps: Callable) -> Report:
-    """Check what an answer reads from a timeline: how much is idle, and where the longest gap is.
+    """Check an answer that reads a timeline: how much of it is idle, and the longest gap.
 
-    It is tried on timelines made by hand, and on a recording. If two gaps are equally long, either
-    will do.
+    The timelines are made by hand, but for one recording. Of two equally long gaps, either will do.
     """
     *by_hand, recorded = _timelines()
     cases = [(timeline, "CPU 0") for timeline in by_hand]
     cases += [(recorded, row) for row in recorded.rows]
-    found = call_answer(gaps, cases, "my_gaps(timeline, row)")
-    for (timeline, row), answer in zip(cases, found, strict=True):
+    answers = call_answer(gaps, cases, "my_gaps(timeline, row)")
+    for (timeline, row), answer in zip(cases, answers, strict=True):
         try:
             share, start, end = map(require_number, answer)
-        except Exception:  # Think of a generator that fails, or of a deleted array.
+        except Exception:  # A generator may raise anything.
             raise Rejection(
                 f"Your function returned {shown(answer)}, not three numbers.",
                 "Return the idle share, and when the longest gap begins and ends, in seconds.",
@@ -251,20 +251,19 @@ def check_y4(gaps: Callable) -> Report:
         longest = max(b - a for a, b in idle)
         right_share = sum(b - a for a, b in idle) / timeline.elapsed
         close = 1e-4 * timeline.elapsed
-        events = ", ".join(
-            f"{event.start / 1e6:g} to {event.end / 1e6:g} ms" for event in timeline.row(row)[:6]
-        )
-        more = " and more" if len(timeline.row(row)) > 6 else ""
+        events = timeline.row(row)
+        spans = [f"{event.start / 1e6:g} to {event.end / 1e6:g} ms" for event in events[:6]]
         where = (
-            f"A recording lasts {timeline.elapsed * 1e3:g} ms; {row} has events from {events}{more}"
+            f"A recording lasts {timeline.elapsed * 1e3:g} ms; {row} has events from "
+            f"{', '.join(spans)}{' and more' if len(events) > 6 else ''}"
         )
         if not abs(share - right_share) <= 1e-4:  # NaN as well.
             look = (
                 "A share lies between 0 and 1. Events of a row may overlap, or lie within each "
                 "other: is any moment counted twice?"
                 if share < right_share or share > 1
-                else "The elapsed time counts in full. Is a moment missing in which something was "
-                "under way?"
+                else "The elapsed time counts in full. Does your function leave out a moment when "
+                "something was under way?"
             )
             raise Rejection(
                 f"{where}. Your function says that {share:.3g} of it is idle; it is "
@@ -275,8 +274,8 @@ def check_y4(gaps: Callable) -> Report:
             raise Rejection(
                 f"{where}. The idle share is right, but {1e3 * start:.4g} ms to {1e3 * end:.4g} ms "
                 "is not one of its gaps.",
-                "Events tell nanoseconds, gaps are asked for in seconds. A gap begins when all "
-                "that began before is over, and the recording has two ends.",
+                "Events are in nanoseconds; return gaps in seconds. A gap begins when all earlier "
+                "events are over, and the recording has two ends.",
             )
         if abs((end - start) - longest) > close:
             gap = "a gap, but there is a longer one" if end - start > close else "no time at all"
@@ -292,13 +291,11 @@ def _timelines() -> list[Timeline]:
 
     def by_hand(*spans, until):
         ms = 1_000_000
-        rows = [("CPU 0", *span) for span in spans] + [(PYTHON, 0, until)]
         events = [
-            Event(
-                row, "work", "" if row != PYTHON else "wait", number, start * ms, (end - start) * ms
-            )
-            for number, (row, start, end) in enumerate(rows)
+            Event("CPU 0", "work", "", number, start * ms, (end - start) * ms)
+            for number, (start, end) in enumerate(spans)
         ]
+        events.append(Event(PYTHON, "work", "wait", len(events), 0, until * ms))
         return Timeline(tuple(sorted(events, key=lambda event: event.start)))
 
     x = inputs(1, cpu())[0]
@@ -306,7 +303,7 @@ def _timelines() -> list[Timeline]:
 
     def with_a_pause():
         jax.block_until_ready(work(x))
-        time.sleep(0.02)  # The device has nothing to do meanwhile.
+        time.sleep(0.02)  # The device is idle.
         return work(x)
 
     return [
@@ -321,7 +318,7 @@ def _timelines() -> list[Timeline]:
 
 
 def _idle_spans(timeline: Timeline, row: str) -> list[tuple[float, float]]:
-    """Return when a row has nothing under way, in seconds; one of no length if it never rests."""
+    """Return the idle spans of a row in seconds; the last may be empty."""
     spans, end = [], 0
     for event in timeline.row(row):
         if event.start > end:
@@ -344,25 +341,21 @@ def check_y5(pipeline: Callable) -> Report:
     log = CallLog()
     stages = (log.watch("first()", work), log.watch("second()", _second_stage))
     case = (*stages, list(batches), devices)
-    (found,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
+    (results,) = call_answer(pipeline, [case], "my_pipeline(first, second, batches, devices)")
     for stage in ("first()", "second()"):
-        log.require_called(
+        require_called(
             stage,
+            log.of(stage),
             "no batch went through this stage",
-            "Through which stages does a batch go, before it is done?",
+            "Which stages does a batch go through, before it is done?",
         )
-    for stage in ("first()", "second()"):
         log.require_count(stage, len(batches))
-    require_arrays(found, right, "a result for each batch")
+    require_arrays(results, right, "a result for each batch")
+    look = (
+        "A jitted function runs where its arguments are. How does an array get to another device?"
+    )
     for stage, device in zip(("first()", "second()"), devices, strict=True):
-        for call in log.of(stage):
-            if call.result.devices() != {device}:
-                raise Rejection(
-                    f"{stage} of batch {call.number} ran on {call.where}, but this stage is to run "
-                    f"on {device_name(device)}.",
-                    "A jitted function runs where its arguments are. How does an array get to "
-                    "another device?",
-                )
+        log.require_device(stage, "batch", device, look)
     beside = {
         call.number
         for call in log.of("first()")
@@ -375,7 +368,7 @@ def check_y5(pipeline: Callable) -> Report:
     )
     if turns > len(batches) / 2:
         raise Rejection(
-            f"{turns} of {len(batches)} times, stage one was asked for when stage two had nothing "
+            f"{turns} of {len(batches)} times, stage one was called when stage two had nothing "
             "left to do: the stages take turns.",
             "Batch i + 1 does not need batch i. What makes Python wait for it?",
         )
@@ -386,7 +379,7 @@ def check_y5(pipeline: Callable) -> Report:
     )
     if late > len(batches) / 2:
         raise Rejection(
-            f"{late} of {len(batches)} times, stage two was asked for when all of stage one was "
+            f"{late} of {len(batches)} times, stage two was called when all of stage one was "
             "done: the stages run one after the other.",
             "What does stage two of the first batch have to wait for?",
         )
@@ -394,7 +387,7 @@ def check_y5(pipeline: Callable) -> Report:
         raise Rejection(
             f"Only {len(beside)} of {len(batches)} batches were in stage one while an earlier one "
             "was in stage two.",
-            "For what does your loop wait, and does anything need that?",
+            "What does your loop wait for, and does anything need it?",
         )
     return (
         f"All {len(batches)} results are right, each stage ran on its device, and {len(beside)} "

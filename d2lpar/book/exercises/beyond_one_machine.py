@@ -24,15 +24,15 @@ from d2lpar.book.exercises.checking import (
 
 # --- V1. The mean of all ----------------------------------------------------------------------
 
-_NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Of process 0, and of process 1.
+_NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Process 0 has the first list.
 _TIMEOUT = 20.0
-_RAISED = 1  # The rank of an error that says what a process has raised.
+_RAISED = 1  # The rank of a WorkerError that quotes an exception raised in a process.
 
 
 @exercise("V1")
 def check_v1(mean: Callable) -> Report:
-    """Check a mean over what two processes have, by running it in two."""
-    require_callable(mean, [(np.zeros(3),)], "my_mean(numbers)")
+    """Check a mean over the numbers of two processes, in two processes."""
+    require_callable(mean, (np.zeros(3),), "my_mean(numbers)")
     right = float(np.mean(np.concatenate(_NUMBERS)))
 
     def call():
@@ -42,22 +42,22 @@ def check_v1(mean: Callable) -> Report:
 
     with Workers(2) as workers:
         try:
-            found = workers.run(call, timeout=_TIMEOUT)
+            means = workers.run(call, timeout=_TIMEOUT)
         except WorkerError as error:
-            own = "Is it an error of that line alone? If not: w" if error.rank == _RAISED else "W"
+            own = "Is the error in that line alone? " if error.rank == _RAISED else ""
             raise Rejection(
                 str(error),
-                f"{own}hatever needs the other process has to be called by both, with arrays of "
-                "one shape.",
+                f"{own}Both processes have to make each call that communicates, with arrays of "
+                "the same shape.",
             ) from None
-    numbers = [require_number(value, "Return the mean of all.") for value in found]
+    numbers = [require_number(value, "Return the mean of all.") for value in means]
     if any(not np.isclose(number, right, rtol=1e-5) for number in numbers):
         first, second = map(shown, numbers)
         raise Rejection(
             f"Your function returned {first} in process 0 and {second} in process 1; all five "
             f"numbers have the mean {right:g}.",
-            "A process knows its own numbers only, and those who have few count for few. What has "
-            "to travel besides the sum?",
+            "A process knows only its own numbers, and counts for as many as it has. What has to "
+            "travel besides the sum?",
         )
     return f"Both processes returned {right:g}, the mean of the numbers of both."
 
@@ -70,7 +70,7 @@ _SHAPES = ((3, 4), (50,), (), (16, 16), (5, 2, 7), (1,))
 
 @exercise("V2")
 def check_v2(sums: Callable) -> Report:
-    """Check sums of many arrays that travel in few messages."""
+    """Check sums of many arrays that are sent in few messages."""
     rng = np.random.default_rng(5)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in _SHAPES]
     sizes: list[int] = []
@@ -78,22 +78,22 @@ def check_v2(sums: Callable) -> Report:
     def add_up(array):
         array = np.asarray(array)
         sizes.append(array.size)
-        return 2 * array + 1  # Of two processes, of which the other has one more.
+        return 2 * array + 1  # The sum over two processes, if the other has array + 1.
 
     case = (add_up, [array.copy() for array in arrays], _MOST)
-    (found,) = call_answer(sums, [case], "my_sums(add_up, arrays, most)")
+    (results,) = call_answer(sums, [case], "my_sums(add_up, arrays, most)")
     require_called(
         "add_up()",
-        len(sizes),
-        "no number has travelled",
-        "What does a process know of the arrays of the others, if nothing travels?",
+        sizes,
+        "nothing was sent",
+        "What does a process know of the arrays of the others, if nothing is sent?",
     )
     if max(sizes) > _MOST:
         raise Rejection(
             f"A message had {max(sizes)} numbers, and at most {_MOST} were allowed.",
-            "Where can a large array be cut, and its sum be put together again?",
+            "Where can you cut a large array, and how do you put its sum together again?",
         )
-    _require_sums(found, [2 * array + 1 for array in arrays])
+    _require_sums(results, [2 * array + 1 for array in arrays])
     total = sum(array.size for array in arrays)
     fewest = math.ceil(total / _MOST)
     if len(sizes) > fewest:
@@ -104,41 +104,37 @@ def check_v2(sums: Callable) -> Report:
     return f"{len(arrays)} arrays of {total} numbers travelled in {fewest} messages."
 
 
-def _require_sums(found: object, right: list[np.ndarray]) -> None:
+def _require_sums(results: object, right: list[np.ndarray]) -> None:
     try:
-        found = [np.asarray(array) for array in found]
+        sums = [np.asarray(array) for array in results]
     except Exception:
         raise Rejection(
-            f"Your function returned {shown(found)}, which is no list of arrays.",
+            f"Your function returned {shown(results)}, which is not a list of arrays.",
             "Return a sum for each array, in their order.",
         ) from None
-    if [array.shape for array in found] != [array.shape for array in right]:
+    shapes, right_shapes = ([array.shape for array in arrays] for arrays in (sums, right))
+    if shapes != right_shapes:
         raise Rejection(
-            f"You returned arrays of the shapes {[array.shape for array in found]}; those given "
-            f"have {[array.shape for array in right]}.",
+            f"You returned arrays of the shapes {shapes}; those given have {right_shapes}.",
             "Which shape had the array that these numbers come from?",
         )
-    wrong = [
-        number
-        for number, (ours, theirs) in enumerate(zip(found, right, strict=True))
-        if not np.allclose(ours, theirs, rtol=1e-5)
-    ]
-    if wrong:
-        raise Rejection(
-            f"Array {wrong[0]} is not the sum that add_up makes of it.",
-            "Do the numbers come back in the order in which they were sent?",
-        )
+    for number, pair in enumerate(zip(sums, right, strict=True)):
+        if not np.allclose(*pair, rtol=1e-5):
+            raise Rejection(
+                f"Array {number} is not the sum that add_up makes of it.",
+                "Do the numbers come back in the order in which they were sent?",
+            )
 
 
 # --- V3. A checkpoint to rely on --------------------------------------------------------------
 
 
 class _PowerCut(BaseException):
-    """Ends the reader's function in the middle, as nothing there catches it."""
+    """Ends the reader's function in the middle; `except Exception` does not catch it."""
 
 
 class _Unreadable:
-    """Stands for an array; whoever reads it dies."""
+    """Stands for an array; reading its values raises a power cut."""
 
     def __array__(self, *args: object, **kwargs: object) -> np.ndarray:
         raise _PowerCut
@@ -146,22 +142,20 @@ class _Unreadable:
 
 @exercise("V3")
 def check_v3(save: Callable) -> Report:
-    """Check that a checkpoint is whole whenever one looks, and whenever its writer dies.
+    """Check that a checkpoint is whole at any moment, even if its writer dies.
 
-    The answer is called twice for the same path, and once more so that it dies while it writes.
+    The answer saves to the same path twice; in between, it is made to die while it writes.
     """
+    usage = "my_save(path, weights)"
+    require_callable(save, (Path(), {}), usage)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "weights.npz")
         old, new = ({"w1": np.full((200, 50), value), "w2": np.arange(value)} for value in (1, 2))
 
         def call(weights):
-            def answer(save_path, given):
-                save(save_path, given)
-                return True
+            call_answer(lambda *args: (save(*args), True), [(path, dict(weights))], usage)
 
-            call_answer(answer, [(path, weights)], "my_save(path, weights)")
-
-        call(dict(old))
+        call(old)
         _require_whole(
             path,
             old,
@@ -169,18 +163,18 @@ def check_v3(save: Callable) -> Report:
             "np.load(path) should give a dictionary with the same arrays under the same names.",
         )
         link = Path(folder, "as it was.npz")
-        os.link(path, link)  # Whoever has opened the file goes on reading this one.
-        # Also if a library makes another error of it.
+        os.link(path, link)  # A process that has opened the file goes on reading this one.
+        # A library may turn the power cut into another error.
         with contextlib.suppress(_PowerCut, Exception):
             save(path, {"w1": new["w1"], "w2": _Unreadable()})
         _require_whole(
             path,
             old,
             "When your function died while it wrote, the weights from before were gone.",
-            "Where can the new file be written so that the old one is still there, and what makes "
-            "it the new one in a single step?",
+            "Where can you write the new file while the old one is still there, and how does it "
+            "take the place of the old one in a single step?",
         )
-        call(dict(new))
+        call(new)
         _require_whole(
             path,
             new,
@@ -190,8 +184,8 @@ def check_v3(save: Callable) -> Report:
         _require_whole(
             link,
             old,
-            "The old file was written over, so that for a while it is neither the old nor the new.",
-            "What puts a file that is complete into the place of another in a single step?",
+            "The old file was overwritten, so that for a while it is neither the old nor the new.",
+            "How can a complete file take the place of another in a single step?",
         )
     return (
         "The file held what was saved after each call, and the old weights when your function died "
@@ -202,10 +196,10 @@ def check_v3(save: Callable) -> Report:
 def _require_whole(path: Path, right: dict[str, np.ndarray], saw: str, look: str) -> None:
     try:
         with np.load(path) as saved:
-            found = dict(saved)
+            whole = saved.keys() == right.keys() and all(
+                np.array_equal(saved[name], right[name]) for name in right
+            )
     except Exception:
-        raise Rejection(saw, look) from None
-    if found.keys() != right.keys() or not all(
-        np.array_equal(found[name], right[name]) for name in right
-    ):
+        whole = False
+    if not whole:
         raise Rejection(saw, look)

@@ -1,19 +1,22 @@
-"""Judge a reader's answer by its behavior: call it, note its calls, compare, and report.
+"""Judge a reader's answer by its behavior: call it, log its calls, compare, and report.
 
-A check hands the reader's function something to call (`CallLog`), calls it on a thread of its own
-(`call_answer`), and raises a `Rejection` that says what it saw and where to look. The decorator
-`exercise` makes a `Report` of that.
+exercise("X2")              makes a Report of the outcome.
+ '- check_x2(my_epoch)      judges log and result, and raises a Rejection for a fault.
+     '- call_answer         runs the answer in a daemon thread, within a time limit.
+         '- my_epoch        is the reader's function.
+             '- step        comes from CallLog.watch, and logs each call.
 """
 
 import contextlib
 import functools
 import inspect
 import io
+import itertools
 import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,7 +34,7 @@ from d2lpar.book.workloads import chain
 # --- What a check says ------------------------------------------------------------------------
 
 MIME_TYPE = "application/vnd.d2lpar.exercise+json"
-"""The type under which a notebook keeps a report for the tests."""
+"""MIME type of a report in a notebook, for the tests."""
 
 _VERDICTS = {
     "accepted": ("accepted", VERDICT_COLORS["holds"]),
@@ -42,13 +45,13 @@ _VERDICTS = {
 
 @dataclass(frozen=True, repr=False)
 class Report:
-    """What a check has found.
+    """The outcome of a check.
 
     Attributes:
         exercise: Such as `"X2"`.
         verdict: `"accepted"`, `"not yet"`, or `"untestable"` where this machine cannot tell.
-        saw: What the check saw the answer do.
-        look: Where to look; empty if it is accepted.
+        saw: A sentence on how the answer behaved.
+        look: Where to look for the fault; empty if the answer is accepted.
     """
 
     exercise: str
@@ -79,7 +82,7 @@ class Report:
 
 
 class Rejection(Exception):
-    """An answer is not right yet: what was seen, and where to look; a sentence or two each."""
+    """An answer is not right yet: how it behaved and where to look, in a sentence or two each."""
 
     def __init__(self, saw: str, look: str):
         super().__init__(saw)
@@ -87,12 +90,11 @@ class Rejection(Exception):
         self.look = look
 
 
-class Untestable(Exception):
-    """This machine cannot show what the check looks for."""
-
-
 def exercise(name: str):
-    """Let a check return what it saw, or say by an exception what is wrong with the answer."""
+    """Make a report of the sentence that a check returns, or of the exception that it raises.
+
+    A `D2lparError` means that this machine, or a recording under way, hides the behavior.
+    """
 
     def decorate(check: Callable[..., str]) -> Callable[..., Report]:
         @functools.wraps(check)
@@ -101,23 +103,20 @@ def exercise(name: str):
                 return Report(name, "accepted", check(*args, **kwargs))
             except Rejection as rejection:
                 return Report(name, "not yet", rejection.saw, rejection.look)
-            except (Untestable, D2lparError) as missing:
-                return Report(name, "untestable", str(missing))
+            except D2lparError as reason:
+                return Report(name, "untestable", str(reason))
 
         return checked
 
     return decorate
 
 
-# --- Calling an answer, and what is asked of what it returns ----------------------------------
+# --- Calling an answer, and requirements on its result -----------------------------------------
 
-LIMIT = 30.0
-"""Seconds after which a reader's function is given up, all its calls together."""
+LIMIT = 30.0  # Seconds for all calls of a reader's function together.
+SHOWN = 1000  # Number of printed characters that the check passes on.
 
-SHOWN = 1000
-"""How many characters of what a reader's function prints are shown."""
-
-# Whatever lies below these is not the reader's code.
+# Traceback frames in these folders are not the reader's code.
 _INSTALLED = [
     Path(__file__).parents[2],  # d2lpar
     *(Path(sysconfig.get_path(name)) for name in ("stdlib", "purelib", "platlib")),
@@ -126,38 +125,37 @@ _INSTALLED = [
 
 def call_answer(
     function: Callable,
-    cases: Iterable[tuple],
+    cases: Sequence[tuple],
     usage: str,
     *,
-    probe: Callable[[], Any] | None = None,
+    probe: Callable[[], object] = lambda: None,
 ) -> list[Any]:
-    """Call a reader's function once for each case, and return its answers.
+    """Call a reader's function once for each case, and return its results.
 
-    It runs on a thread of its own, so that it can be given up. Of what it prints, the beginning
-    is shown and the rest is counted.
+    The function runs in a daemon thread, so that the check can give up on a function that hangs.
+    The beginning of its printed output is shown, and the rest is counted.
 
     Args:
-        function: What the reader has written.
+        function: The reader's function.
         cases: The arguments of each call.
-        usage: How it is called, as it should be printed: `"my_epoch(step, batches)"`.
-        probe: What to ask right after each call, on the same thread and so behind the same queue.
-            With one, the answers are pairs of what was returned and what the probe said.
+        usage: The call as a message prints it: `"my_epoch(step, batches)"`.
+        probe: Called right after each call, in the same thread and so behind the same queue.
 
     Raises:
-        Rejection: If it cannot be called like that, raises something, does not end within the
-            limit, or returns None.
-        D2lparError: If it records while another recording is under way.
+        Rejection: If the function cannot be called like that, raises an exception, does not end
+            within the limit, or returns None.
+        D2lparError: If the function records while another recording is under way.
     """
-    cases = list(cases)
-    require_callable(function, cases, usage)
-    found: list[tuple[Any, Any]] = []
+    require_callable(function, cases[0], usage)
+    results: list[Any] = []
     raised: list[BaseException] = []
 
     def run():
         try:
             for case in cases:
-                found.append((function(*case), probe() if probe else None))
-        except BaseException as error:  # Also what a reader raises to leave, such as SystemExit.
+                results.append(function(*case))
+                probe()
+        except BaseException as error:  # SystemExit as well.
             raised.append(error)
 
     thread = threading.Thread(target=run, daemon=True)
@@ -170,34 +168,31 @@ def call_answer(
         raise Rejection(
             f"Your function did not return within {LIMIT:g} seconds, and is still running: restart "
             "Python before you measure anything.",
-            "Is there a loop that never ends, or a wait for something that nobody dispatched?",
+            "Is there a loop that never ends, or a wait for something that was never dispatched?",
         )
-    if raised and type(raised[0]) is D2lparError:
-        raise raised[0]  # Not the reader's fault: another recording is under way.
     if raised:
         raise _rejection_of(raised[0]) from None
-    returned = [answer for answer, _ in found]
-    if any(answer is None for answer in returned):
+    if any(result is None for result in results):
         raise Rejection(
-            "Your function returned None.", f"Does each way through {usage} end in a `return`?"
+            "Your function returned None.", f"Does every path through {usage} end in a `return`?"
         )
-    return found if probe else returned
+    return results
 
 
 def require_number(value: Any, look: str = "Return seconds.") -> float:
-    """Return what a reader's function returned as a number, or reject it."""
+    """Return the result of a reader's function as a float, or reject it."""
     try:
-        if isinstance(value, str):  # float() would read it.
+        if isinstance(value, str):  # float() would parse a string.
             raise TypeError
         return float(value)
-    except Exception:  # Not only TypeError and ValueError: think of 10**400, or a deleted array.
+    except Exception:  # Such as OverflowError for 10**400, or RuntimeError for a deleted array.
         raise Rejection(
-            f"Your function returned {shown(value)}, which is no number.", look
+            f"Your function returned {shown(value)}, which is not a number.", look
         ) from None
 
 
 def require_truth(value: Any) -> bool:
-    """Return what a reader's function returned as True or False, or reject it."""
+    """Return the result of a reader's function as True or False, or reject it."""
     try:
         return bool(value)
     except Exception:  # As above.
@@ -207,166 +202,156 @@ def require_truth(value: Any) -> bool:
         ) from None
 
 
-def require_arrays(found: Any, expected: Sequence[jax.Array], what: str) -> None:
-    """Reject all but a list of JAX arrays that are close to the expected ones.
+def require_arrays(arrays: Any, expected: Sequence[jax.Array], name: str) -> None:
+    """Reject any result but a list of JAX arrays that are close to the expected ones.
 
-    A message says in the words of `what` what was asked for: `"a result for each batch"`.
+    Messages call the expected list `name`: `"a result for each batch"`.
     """
-    if not isinstance(found, list | tuple) or len(found) != len(expected):
-        try:
-            size = f" of {len(found)}"
-        except TypeError:  # An array of JAX has a __len__, also if it has no shape.
-            size = ""
+    size = f" of {len(arrays)}" if isinstance(arrays, list | tuple) else ""
+    if not size or len(arrays) != len(expected):
         raise Rejection(
-            f"Your function returned {type(found).__name__}{size}, where {what} was expected, a "
-            f"list of {len(expected)}.",
+            f"Your function returned {kind_of(arrays)}{size}; the exercise asks for a list of "
+            f"{len(expected)}: {name}.",
             "Which results does the exercise ask for, and in which order?",
         )
-    for number, (mine, right) in enumerate(zip(found, expected, strict=True)):
-        require_array(mine, right, f"Item {number} of what your function returned")
+    for number, (array, right) in enumerate(zip(arrays, expected, strict=True)):
+        require_array(array, right, f"Item {number} of what your function returned")
 
 
-def require_array(found: Any, expected: jax.Array, what: str) -> None:
-    """Reject all but a JAX array that is close to the expected one.
+def require_array(array: Any, expected: jax.Array, name: str) -> None:
+    """Reject any result but a JAX array that is close to the expected one.
 
-    A message begins with `what`: `"What your function returned"`.
+    Messages begin with `name`: `"What your function returned"`.
     """
-    if isinstance(found, np.ndarray | np.generic | float):
-        whose = "NumPy's" if isinstance(found, np.ndarray | np.generic) else "Python's"
+    if isinstance(array, jax.core.Tracer):
         raise Rejection(
-            f"{what} is {whose}, not JAX's ({type(found).__name__}).",
-            "To convert it, Python had to wait for it. Return the array that JAX gave you.",
+            f"{name} is a tracer, which stands for an array while JAX traces and has no value.",
+            "Return it from the jitted function; do not pass it out in any other way.",
         )
-    if isinstance(found, jax.core.Tracer):
+    if not isinstance(array, jax.Array):
+        look = "Return the array itself."
+        if isinstance(array, np.ndarray | np.generic | float):
+            look = "To convert it, Python had to wait for it. Return the array that JAX gave you."
+        raise Rejection(f"{name} is {kind_of(array)}, not a JAX array.", look)
+    if array.is_deleted():
         raise Rejection(
-            f"{what} is a tracer, which stands for an array while JAX traces and has no value.",
-            "Let the jitted function return it; do not carry it out in another way.",
+            f"{name} is an array that was deleted or donated, so it holds nothing.",
+            "Return an array that still exists.",
         )
-    if isinstance(found, jax.Array) and found.is_deleted():
+    if array.shape != expected.shape or jnp.issubdtype(array.dtype, jax.dtypes.extended):
         raise Rejection(
-            f"{what} is an array that was deleted or donated, so there is nothing in it.",
-            "Return an array that is still there.",
-        )
-    if not isinstance(found, jax.Array):
-        raise Rejection(
-            f"{what} is of type {type(found).__name__}, not an array of JAX.",
-            "Return the array itself.",
-        )
-    if found.shape != expected.shape:
-        raise Rejection(
-            f"{what} has the shape {found.shape}, but {expected.shape} was expected.",
+            f"{name} has the shape {array.shape} and the dtype {array.dtype}; the right one has "
+            f"{expected.shape} and {expected.dtype}.",
             "Is it the result of another function, or of several?",
         )
-    if not jnp.issubdtype(found.dtype, jnp.number) and found.dtype != bool:
-        raise Rejection(
-            f"{what} has the dtype {found.dtype}, but {expected.dtype} was expected.",
-            "Is it the result of another function?",
-        )
     try:
-        difference = np.abs(np.asarray(found) - np.asarray(expected)).max()
-    except Exception as error:  # What went wrong while it was computed is raised only now.
+        difference = np.abs(np.asarray(array) - np.asarray(expected)).max()
+    except Exception as error:  # JAX raises an error of the computation only now.
         raise _rejection_of(error) from None
-    if not difference <= 1e-3:
+    if not difference <= 1e-3:  # NaN as well.
         raise Rejection(
-            f"{what} is wrong: it differs from the right one by up to {difference:.2g}.",
+            f"{name} is wrong: it differs from the right one by up to {difference:.2g}.",
             "First get it right: does each call take the result that it should?",
         )
 
 
 def shown(value: Any) -> str:
-    """Return what a reader's function returned as a message shows it: in one line, and not long."""
+    """Return a result as a message shows it: in one line, and not long."""
     try:
         text = " ".join(repr(value).split())
-    except Exception:  # A deleted array cannot be shown.
-        return _kind(value)
+    except Exception:  # A deleted array has no repr.
+        return kind_of(value)
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def require_callable(function: Any, cases: list[tuple], usage: str) -> None:
-    """Reject what cannot be called with the arguments of each case, as `usage` prints the call."""
+def require_callable(function: Any, args: tuple, usage: str) -> None:
+    """Reject an answer that cannot be called with these arguments; `usage` prints the call."""
     if not callable(function):
         name, _, _ = usage.partition("(")
         raise Rejection(
-            f"The check was given {_kind(function)}, which cannot be called.",
-            f"Pass the function itself, {name}, and not what it returns, {usage}.",
+            f"The check was given {kind_of(function)}, which cannot be called.",
+            f"Pass the function itself, {name}, not its result, {usage}.",
         )
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # Some built-in functions tell no signature.
+    except (TypeError, ValueError):  # Some built-in functions have no signature.
         return
     try:
-        for case in cases:
-            signature.bind(*case)
+        signature.bind(*args)
     except TypeError:
         raise Rejection(
             f"The check calls {usage}, but your function takes {signature}.",
-            "Let it take the same arguments in the same order.",
+            "It has to take the same arguments in the same order.",
         ) from None
 
 
-def _kind(value: Any) -> str:
-    name = type(value).__name__
-    return "None" if value is None else f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
+def kind_of(value: Any) -> str:
+    """Return the type of a result with its article: `"a list"`, `"a NumPy ndarray"`."""
+    if value is None:
+        return "None"
+    kind = type(value)
+    name = f"NumPy {kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
+    return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
 class _Printed(io.TextIOBase):
-    """What a function prints, of which only the beginning is kept."""
+    """Keeps the beginning of the printed output, so that an endless loop does not fill memory."""
 
     def __init__(self):
         self._kept = ""
-        self._more = 0
+        self._length = 0
 
     def write(self, text: str) -> int:
-        room = SHOWN - len(self._kept)
-        self._kept += text[:room]
-        self._more += max(0, len(text) - room)
+        self._kept += text[: SHOWN - len(self._kept)]
+        self._length += len(text)
         return len(text)
 
     def show(self) -> None:
-        if self._more:
-            print(f"{self._kept} ... (and {self._more} more characters)")
+        if more := self._length - len(self._kept):
+            print(f"{self._kept} ... (and {more} more characters)")
         elif self._kept:
             print(self._kept.removesuffix("\n"))
 
 
-def _rejection_of(error: BaseException) -> Rejection:
-    if isinstance(error, Rejection):  # From a function that the check has handed in.
+def _rejection_of(error: BaseException) -> Exception:
+    # Functions of the check raise a Rejection. record_trace raises a D2lparError inside another
+    # recording; the answer is not to blame.
+    if isinstance(error, Rejection) or type(error) is D2lparError:
         return error
     if isinstance(error, CompilationError):
         return Rejection(
             f"XLA compiles in each call of your function: {str(error).split(' was ')[0]}.",
-            "jit remembers what it has compiled for a function. Make the jitted function once, "
-            "not anew in each call.",
+            "jit keeps the program that it has compiled for a function. Make the jitted function "
+            "once, not in each call.",
         )
     message = next(iter(str(error).strip().splitlines()), "")
-    what = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if _is_readers(frame)]
-    where = f", at `{frames[-1].line}`" if frames and frames[-1].line else ""
+    summary = f"{type(error).__name__}: {message[:300]}" if message else type(error).__name__
+    where = ""
+    for frame in traceback.extract_tb(error.__traceback__):
+        installed = any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
+        if frame.line and not installed:
+            where = f", at `{frame.line}`"
     look = "Call it yourself with small arguments to see where that comes from."
     if isinstance(error, DeviceError):
-        look = "The check needs no other device than those of the arrays that it hands in."
+        look = "The check needs no devices other than those of the arrays that it passes."
     elif isinstance(error, jax.errors.JAXTypeError):
         look = "Something under jit or vmap needs a value, and while JAX traces there is none."
-    return Rejection(f"Your function raised {what}{where}", look)
+    return Rejection(f"Your function raised {summary}{where}", look)
 
 
-def _is_readers(frame: traceback.FrameSummary) -> bool:
-    return not any(Path(frame.filename).is_relative_to(folder) for folder in _INSTALLED)
-
-
-# --- The calls that it makes, and what was unfinished then ------------------------------------
+# --- The log of an answer's calls -------------------------------------------------------------
 
 
 class Call(NamedTuple):
-    """A call that a reader's function has made, and what had been called before.
+    """A call made by a reader's function.
 
     Attributes:
-        label: What was called.
-        number: Counts the calls of that, from 0.
-        result: What it returned.
-        thread: The Python thread that called.
+        label: Name of the called function, as a message prints it: `"step()"`.
+        number: Index among the calls with this label, from 0.
+        result: The array that the call returned.
+        thread: Identifier of the calling Python thread.
         earlier: All calls before this one.
-        unfinished: Those of them whose result was not ready then.
+        unfinished: The earlier calls whose result was not ready when this one was made.
     """
 
     label: str
@@ -376,57 +361,45 @@ class Call(NamedTuple):
     earlier: tuple["Call", ...]
     unfinished: tuple["Call", ...]
 
-    @property
-    def where(self) -> str:
-        """The names of the devices that its result lies on."""
-        return " and ".join(sorted(map(device_name, self.result.devices())))
-
     def found_busy(self, label: str) -> bool:
-        """Say whether earlier calls of what has this label were unfinished."""
+        """Say whether an earlier call with this label was unfinished."""
         return any(call.label == label for call in self.unfinished)
 
 
-def refuse_tracers(label: str, *given: Any) -> None:
-    """Reject an answer that calls something while JAX traces, as what has this label."""
-    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(given)):
+def refuse_tracers(label: str, *args: Any) -> None:
+    """Reject an answer that calls the function with this label while JAX traces."""
+    if any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args)):
         raise Rejection(
             f"{label} was called while JAX was tracing, so all its calls became one program.",
-            "Do without jit, vmap or scan around it: here each call is to be one of its own.",
+            "Do without jit, vmap or scan around it: here each call has to be separate.",
         )
 
 
-def require_called(label: str, count: int, missing: str, look: str) -> None:
-    """Reject an answer that has never called something.
+def require_called(label: str, calls: object, missing: str, look: str) -> None:
+    """Reject an answer that never called a function; `missing` says: `"nothing was copied"`.
 
-    Whoever has not gets a hint of its own: one about the number of calls, or about what they
-    returned, would lead away from it.
-
-    Args:
-        label: What should have been called, as it is printed: `"send()"`.
-        count: How many times it was.
-        missing: What there is not for that, in words: `"nothing was copied"`.
-        look: Where to look.
+    Require this first: a message about the number of calls or a wrong result would mislead.
     """
-    if not count:
+    if not calls:
         raise Rejection(f"{label} was never called: {missing}.", look)
 
 
 class CallLog:
-    """The calls that a reader's function makes of functions that the check has handed in."""
+    """The calls that a reader's function makes of the functions that the check passes to it."""
 
     def __init__(self):
         self.calls: list[Call] = []
         self._lock = threading.Lock()
 
     def watch(self, label: str, function: Callable) -> Callable:
-        """Return a function that does the same, returns an array, and notes each of its calls."""
+        """Return a function that does the same, and logs each of its calls."""
 
         def watched(*args, **kwargs):
             refuse_tracers(label, args, kwargs)
-            # On a single core, whoever waits for a copy of an array may wake up before the thread
-            # that made the copy has said that the array itself is ready. Let it.
+            # A thread that waits for a copy of an array may wake up before the array itself is
+            # marked as ready, at least on a single core. Give the device's thread time to do so.
             time.sleep(5e-4)
-            with self._lock:  # So that calls of several threads are in some order.
+            with self._lock:  # Calls from several threads get one order.
                 earlier = tuple(self.calls)
                 unfinished = tuple(call for call in earlier if not _is_done(call.result))
                 result = function(*args, **kwargs)
@@ -440,26 +413,28 @@ class CallLog:
         """Return the calls of one function."""
         return [call for call in self.calls if call.label == label]
 
-    def require_called(self, label: str, missing: str, look: str) -> None:
-        """Reject an answer that has never called a function, and say what there is not for that."""
-        require_called(label, len(self.of(label)), missing, look)
-
     def require_count(self, label: str, count: int) -> None:
-        """Reject an answer that has not called a function so many times."""
-        found = len(self.of(label))
-        if not found and count:
+        """Reject an answer that made another number of calls of a function."""
+        calls = len(self.of(label))
+        if calls != count:
             raise Rejection(
-                f"{label} was never called; it takes {count} calls.",
-                "Call what you are given: the check watches nothing else.",
+                f"{label} was called {plural(calls, 'time')}; it takes {count} calls.",
+                "Does your loop take each item once, including the first and the last?",
             )
-        if found != count:
-            raise Rejection(
-                f"{label} was called {plural(found, 'time')}; it takes {count} calls.",
-                "Does your loop take each item once, the first and the last as well?",
-            )
+
+    def require_device(self, label: str, item: str, device: jax.Device, look: str) -> None:
+        """Reject an answer that ran calls of a function on another device."""
+        for call in self.of(label):
+            if call.result.devices() != {device}:
+                places = " and ".join(sorted(map(device_name, call.result.devices())))
+                raise Rejection(
+                    f"{label} of {item} {call.number} ran on {places}, but has to run on "
+                    f"{device_name(device)}.",
+                    look,
+                )
 
     def require_overlap(self, look: str) -> int:
-        """Return how many steps found one before unfinished; reject half of them, or fewer."""
+        """Return how many steps overlapped with an earlier one; reject if only half or fewer."""
         overlapping = sum(bool(call.unfinished) for call in self.calls)
         if overlapping <= len(self.calls) / 2:
             raise Rejection(
@@ -471,15 +446,13 @@ class CallLog:
 
 
 def _is_done(array: jax.Array) -> bool:
-    return array.is_deleted() or array.is_ready()  # A deleted one must not be asked.
+    return array.is_deleted() or array.is_ready()  # is_ready() of a deleted array crashes Python.
 
 
-# --- Work for a device, long enough for one core to be seen unfinished ------------------------
+# --- Work that keeps one core busy long enough to be seen unfinished ---------------------------
 
-LINKS = 2000  # Some ten milliseconds for one core: long beside a wake-up of Python.
-
-STEPS = 12
-"""How many steps a training loop has."""
+LINKS = 2000  # About ten milliseconds on one core, much longer than Python takes to wake up.
+STEPS = 12  # Number of steps of a training loop.
 
 
 @jax.jit
@@ -496,7 +469,7 @@ def inputs(count: int, device: jax.Device, seed: int = 0) -> list[jax.Array]:
 
 @functools.cache
 def right_results(count: int, device: jax.Device, seed: int = 0) -> tuple[jax.Array, ...]:
-    """Return what `work` makes of the same inputs; no answer gets hold of these."""
+    """Return the results of `work` for these inputs, as arrays that no answer can touch."""
     return tuple(jax.block_until_ready([work(x) for x in inputs(count, device, seed)]))
 
 
@@ -505,7 +478,7 @@ def require_asynchrony() -> None:
     x = inputs(1, cpu())[0]
     jax.block_until_ready(work(x))
     if all(ready_at_once(work, x) for _ in range(3)):
-        raise Untestable(
+        raise D2lparError(
             "Calls are not dispatched asynchronously here: each is done when it returns. Restart "
             "Python without jax_cpu_enable_async_dispatch=False."
         )
@@ -521,16 +494,19 @@ def ready_at_once(function: Callable, x: jax.Array) -> bool:
 
 @jax.jit
 def training_step(parameters: jax.Array, batch: jax.Array) -> jax.Array:
-    """Stand for a step of training: it needs the parameters that the one before has returned."""
+    """Stand for a step of training, which needs the parameters from the step before."""
     return work(parameters) + batch
 
 
 @functools.cache
 def right_parameters() -> tuple[jax.Array, ...]:
     """Return the parameters after each step of a training loop over `inputs(1 + STEPS, cpu())`."""
-    parameters, *batches = inputs(1 + STEPS, cpu())
-    found = []
-    for batch in batches:
-        parameters = training_step(parameters, batch)
-        found.append(parameters)
-    return tuple(jax.block_until_ready(found))
+    _, *after_each = itertools.accumulate(inputs(1 + STEPS, cpu()), training_step)
+    return tuple(jax.block_until_ready(after_each))
+
+
+def require_all_steps(log: CallLog) -> None:
+    """Reject an answer that did not call `step()` once for each batch of a training loop."""
+    look = "What computes the new parameters from a batch?"
+    require_called("step()", log.calls, "no step was dispatched", look)
+    log.require_count("step()", STEPS)

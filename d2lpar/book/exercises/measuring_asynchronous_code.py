@@ -1,9 +1,10 @@
 """W, the exercises of Measuring Asynchronous Code: a benchmark, a comparison and a verdict.
 
-Time is simulated: it passes only where a check says so. Thus a right answer is right on every
-machine, and a check knows the true time of what the answer has measured.
+Time is simulated: only the check moves the clock. A right answer is therefore right on every
+machine, and the check knows the true times.
 """
 
+import functools
 import itertools
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from d2lpar.book.exercises.checking import (
 
 # --- W1. A benchmark to mend ------------------------------------------------------------------
 
-_IN_FLIGHT = 32  # As many calls as JAX lets Python be ahead.
+_IN_FLIGHT = 32  # JAX blocks Python when this many calls are in flight.
 _NEAR = 0.1
 
 
@@ -40,25 +41,25 @@ def check_w1(benchmark: Callable) -> Report:
         _Device(compiling=0.8, computing=0.005),
         _Device(compiling=0.03, computing=0.0005, busy=0.2),
     ]
-    said = []
+    times = []
     for machine in machines:
         case = (machine.step, x, machine.clock)
-        (found,) = call_answer(benchmark, [case], "my_seconds(step, x, clock)")
-        said.append(_require_time(machine, found))
+        (seconds,) = call_answer(benchmark, [case], "my_seconds(step, x, clock)")
+        times.append(_require_time(machine, seconds))
     return (
-        f"{format_seconds(said[0])} and {format_seconds(said[1])}, for steps of "
+        f"{format_seconds(times[0])} and {format_seconds(times[1])}, for steps of "
         f"{format_seconds(machines[0].computing)} and {format_seconds(machines[1].computing)}. "
         "Each time, all calls were done when the clock stopped."
     )
 
 
 class _Reading(NamedTuple):
-    """What was going on when the clock was read."""
+    """State of the device when the clock is read."""
 
-    busy: float  # Seconds until the device is done with what is queued.
-    unfinished: int  # Calls.
-    calls: int
-    programs: int
+    busy: float  # Seconds until the queue is empty.
+    unfinished: int  # Calls in flight.
+    calls: int  # All calls so far.
+    programs: int  # Compiled so far.
 
 
 class _Device:
@@ -67,7 +68,7 @@ class _Device:
     Args:
         compiling: Seconds that the host takes to compile a program.
         computing: Seconds that the device takes for a call.
-        busy: Seconds of work of somebody else that are queued at the start.
+        busy: Seconds of other work in the queue at the start.
     """
 
     _DISPATCHING = 2e-5
@@ -79,7 +80,7 @@ class _Device:
         self._now = 0.0
         self._free_at = busy
         self._programs: set[tuple] = set()
-        self._pending: deque[float] = deque()  # When each call that is in flight will be done.
+        self._pending: deque[float] = deque()  # When each call in flight will be done.
         self.calls = 0
 
     def clock(self) -> float:
@@ -108,26 +109,26 @@ class _Device:
         return _Unready(self, self._free_at, program)
 
     def is_past(self, when: float) -> bool:
-        self.wait_until(self._now + 1e-6)  # Or whoever asks until it is would ask for ever.
+        self.wait_until(self._now + 1e-6)  # A loop that polls until then has to end.
         return self._now >= when
 
 
 def _program_for(x: Any) -> tuple:
-    """Return what JAX looks up a program by: shape, dtype, and whether the array is committed."""
+    """Return the key of JAX's cache of programs: shape, dtype, and if the array is committed."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype"):
         raise Rejection(
-            f"step() was called with {shown(x)}, which is no array.", "Call step(x) with the x."
+            f"step() was called with {shown(x)}, which is not an array.", "Call step(x) with the x."
         )
     return tuple(x.shape), str(x.dtype), bool(getattr(x, "committed", False))
 
 
 class _Unready:
-    """The result of a step, with what makes Python wait for an array."""
+    """The result of a step, with those methods of an array that make Python wait."""
 
     def __init__(self, device: _Device, ready_at: float, program: tuple):
         self._device = device
         self._ready_at = ready_at
-        self.shape, self.dtype, self.committed = program  # For a step that takes it in turn.
+        self.shape, self.dtype, self.committed = program  # So that step() accepts it.
 
     def block_until_ready(self) -> "_Unready":
         self._device.wait_until(self._ready_at)
@@ -144,9 +145,9 @@ class _Unready:
         return np.asarray(self)[index]
 
 
-def _require_time(device: _Device, found: Any) -> float:
-    """Return what a benchmark said of the device's step, or say what is wrong with it."""
-    require_called("step()", device.calls, "nothing was timed", "What is to be measured?")
+def _require_time(device: _Device, answer: Any) -> float:
+    """Return the seconds of a benchmark, or reject it."""
+    require_called("step()", device.calls, "nothing was timed", "What should be measured?")
     readings = device.readings
     if len(readings) < 2:
         raise Rejection(
@@ -158,7 +159,7 @@ def _require_time(device: _Device, found: Any) -> float:
     if first.calls == last.calls:
         raise Rejection(
             "No call of step() lies between the first and the last reading of the clock.",
-            "What is to happen between its start and its stop?",
+            "What should happen between start and stop?",
         )
     if last.unfinished:
         raise Rejection(
@@ -167,30 +168,28 @@ def _require_time(device: _Device, found: Any) -> float:
             "A call returns when it is in the queue. What must have happened before the clock "
             "stops?",
         )
-    said = require_number(found)
-    if abs(said / device.computing - 1) < _NEAR:
-        return said
-    mistake = f"Your function says {format_seconds(said)} of a step that takes "
-    mistake += f"{format_seconds(device.computing)}"
+    seconds, right = require_number(answer), device.computing
+    if abs(seconds / right - 1) < _NEAR:
+        return seconds
+    mistake = f"Your function says {format_seconds(seconds)} for a step of {format_seconds(right)}"
     if first.programs < last.programs:
-        look = "When is a jitted function compiled? Let that be over before the clock starts."
+        look = "When is a jitted function compiled? Do that before the clock starts."
         if first.programs:
             look = (
                 "You did call step() before, but JAX has compiled it again, for an array of "
-                "another kind. Which array is it that you time?"
+                "another kind. Which array do you time?"
             )
         raise Rejection(f"{mistake}: it was compiled while the clock ran.", look)
     if first.busy:
         raise Rejection(
             f"{mistake}: when the clock started, the device was busy for another "
             f"{format_seconds(first.busy)}.",
-            "What is in the queue already, of yours or of others, is done first, and the clock "
-            "counts it. How do you empty the queue?",
+            "Work that is already in the queue, yours or not, is done first, and the clock counts "
+            "it. How do you empty the queue?",
         )
-    timed = last.calls - first.calls
+    timed = plural(last.calls - first.calls, "call")
     raise Rejection(
-        f"{mistake}. Between the first and the last reading there "
-        f"{'was' if timed == 1 else 'were'} {plural(timed, 'call')}.",
+        f"{mistake}. Between the first and the last reading you made {timed}.",
         "What do you divide, and by how many?",
     )
 
@@ -207,186 +206,178 @@ def check_w2(comparison: Callable) -> Report:
     """Check a comparison on a machine that drifts, stumbles and has a neighbour."""
     machines = [_Drifting(), _Stumbling(), _Shared()]
     usage = "my_ratio(a, b, clock, cores_free)"
-    said = []
+    ratios = []
     for machine in machines:
-        (found,) = call_answer(comparison, [machine.arguments], usage)
-        said.append(_require_ratio(machine, found))
+        (ratio,) = call_answer(comparison, [machine.arguments], usage)
+        ratios.append(_require_ratio(machine, ratio))
     orders = [machine.order for machine in machines]
     pairs = [pair for order in orders for pair in zip(order[::2], order[1::2], strict=False)]
     if len(set(pairs)) == 1:
         first = pairs[0][0]
         raise Rejection(
             f"All three ratios are right. But in each of {len(pairs)} rounds, {first} came first.",
-            "What grows from call to call then always hits the other one. How can a round hit "
-            "both alike?",
+            "A cost that grows from call to call then always falls on the other one. How can it "
+            "fall on both alike?",
         )
     return (
-        f"{said[0]:.2f} of a function and itself on a machine that gets slower, {said[1]:.2f} "
-        f"where single calls stumble, and {said[2]:.2f} beside a neighbour, in "
+        f"{ratios[0]:.2f} for a function and itself on a machine that gets slower, "
+        f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} beside a neighbour, in "
         f"{min(machine.rounds for machine in machines)} rounds or more. a and b were timed in "
         "turn, and neither was always the first."
     )
 
 
 class _Machine:
-    """A machine on which two functions, a and b, take time, and so does asking for its cores."""
+    """A simulated machine with two functions, a and b, a clock and `cores_free`."""
 
-    truth = 1.0  # How many times as long b takes as a.
-    slow = ""  # What is wrong with this machine, for a message.
+    truth = 1.0  # The ratio of b to a.
+    fault = ""  # Describes the machine in a message.
     look = ""
 
     def __init__(self):
         self.log: list[str] = []  # "a", "b", "clock", "free" or "taken", in order.
-        self.times: Counter[str] = Counter()  # How often each of them.
-        self._now = 0.0
+        self.counts: Counter[str] = Counter()  # Of each kind of event.
+        self.now = 0.0
 
     @property
     def arguments(self) -> tuple[Callable, ...]:
-        return self._a, self._b, self._clock, self._cores_free
+        a = functools.partial(self._run, "a", 0.01)
+        b = functools.partial(self._run, "b", 0.01 * self.truth)
+        return a, b, self._clock, self._cores_free
 
-    def _a(self) -> None:
-        self._take("a", 0.01)
-
-    def _b(self) -> None:
-        self._take("b", 0.01 * self.truth)
-
-    def _take(self, name: str, seconds: float) -> None:
-        self._now += seconds * self.slowness(name, self.times[name], self._now)
+    def _run(self, name: str, seconds: float) -> None:
+        self.now += seconds * self.slowness(name)
         self._note(name)
 
     def _clock(self) -> float:
         self._note("clock")
-        return self._now
+        return self.now
 
     def _cores_free(self) -> bool:
-        self._now += 0.005
-        free = self.is_free(self._now)
+        self.now += 0.005
+        free = self.is_free()
         self._note("free" if free else "taken")
         return free
 
     def _note(self, event: str) -> None:
         self.log.append(event)
-        self.times[event] += 1
+        self.counts[event] += 1
         if len(self.log) > _MOST_EVENTS:
             raise Rejection(
-                f"Your function had called what it is given {_MOST_EVENTS} times, and went on.",
+                f"Your function had called its arguments {_MOST_EVENTS} times, and went on.",
                 f"It takes {_ROUNDS} rounds that count. When does your loop end?",
             )
 
-    def slowness(self, name: str, number: int, now: float) -> float:
-        """Return how many times as long as usual a call takes."""
+    def slowness(self, name: str) -> float:
+        """Return how many times longer the next call of a or b takes than usual."""
         return 1.0
 
-    def is_free(self, now: float) -> bool:
-        """Say whether two cores are free."""
+    def is_free(self) -> bool:
+        """Say whether two cores are free now."""
         return True
 
     @property
-    def asked(self) -> int:
-        """How often somebody asked for its cores."""
-        return self.times["free"] + self.times["taken"]
+    def polls(self) -> int:
+        """Number of calls of `cores_free`."""
+        return self.counts["free"] + self.counts["taken"]
 
     @property
-    def timed(self) -> list[tuple[str, ...]]:
-        """What lies between two readings of the clock, where it has called a or b."""
-        parts: list[list[str]] = [[]]
+    def timed(self) -> list[set[str]]:
+        """The kinds of events between two readings of the clock, where a or b is among them."""
+        spans: list[set[str]] = [set()]
         for event in self.log:
-            parts.append([]) if event == "clock" else parts[-1].append(event)
-        return [tuple(part) for part in parts[1:-1] if {"a", "b"} & set(part)]
+            spans.append(set()) if event == "clock" else spans[-1].add(event)
+        return [span for span in spans[1:-1] if {"a", "b"} & span]
 
     @property
     def order(self) -> list[str]:
-        """In which order a and b were timed; what was called without a clock does not count."""
-        return [part[0] for part in self.timed if set(part) in ({"a"}, {"b"})]
+        """The order of the timed calls of a and b; calls without a clock do not count."""
+        return [name for span in self.timed if len(span) == 1 for name in span]
 
     @property
     def rounds(self) -> int:
-        """How many rounds were timed."""
+        """Number of timed rounds."""
         return min(self.order.count("a"), self.order.count("b"))
 
 
 class _Drifting(_Machine):
-    slow = "a function and itself, on a machine that gets slower by 2 % with each call"
+    fault = "a function and itself, on a machine that gets slower by 2 % with each call"
 
-    def slowness(self, name, number, now):
-        return 1.02 ** (self.times["a"] + self.times["b"])
+    def slowness(self, name):
+        return 1.02 ** (self.counts["a"] + self.counts["b"])
 
     @property
     def look(self):
         if len(list(itertools.groupby(self.order))) < _ROUNDS:
             return (
-                "You timed all calls of the one before those of the other, and what changes "
-                "meanwhile looks like a difference. In which order does it hit both alike?"
+                "You timed all calls of one before those of the other, so a change in between "
+                "looks like a difference. Which order exposes both to it alike?"
             )
-        return "Which times are neighbours, so that nothing has changed between them?"
+        return "Which times lie so close together that little has changed between them?"
 
 
 class _Stumbling(_Machine):
     truth = 1.5
-    slow = "a machine on which one call of b is held up, and another is lucky"
-    look = "Which number of nine does not care how far off a single one of them is?"
+    fault = "a machine on which one call of b is held up, and another is lucky"
+    look = "Which summary of nine numbers does not depend on how far off a single one is?"
 
-    def slowness(self, name, number, now):
-        return {("b", 3): 20, ("b", 5): 0.1}.get((name, number), 1)
+    def slowness(self, name):
+        return {("b", 3): 20, ("b", 5): 0.1}.get((name, self.counts[name]), 1)
 
 
 class _Shared(_Machine):
-    # The neighbour is there for most of the time, and b, which needs two cores, takes twice as long
-    # then: whoever does not ask finds that b is slower, however many rounds are taken.
+    # b needs two cores, and takes twice as long while the neighbour is there, which is most of the
+    # time. An answer that never calls cores_free() finds b slower, in any number of rounds.
     truth = 0.6
-    slow = "a machine where a neighbour takes a core most of the time, and b needs two"
+    fault = "a machine where a neighbour takes a core most of the time, and b needs two"
 
-    def slowness(self, name, number, now):
-        return 2 if name == "b" and not self.is_free(now) else 1
+    def slowness(self, name):
+        return 2 if name == "b" and not self.is_free() else 1
 
-    def is_free(self, now):
-        return not 0.07 <= now % 0.8 < 0.56
+    def is_free(self):
+        return not 0.07 <= self.now % 0.8 < 0.56
 
     @property
     def look(self):
-        if not self.asked:
+        if not self.polls:
             return (
-                "You have never asked cores_free(), and the times do not tell: the neighbour is "
-                "there in most rounds."
+                "You never called cores_free(), and the times do not tell: the neighbour is there "
+                "in most rounds."
             )
         return "Ask in each round, and leave out the rounds in which the cores were not free."
 
 
-def _require_ratio(machine: _Machine, found: Any) -> float:
-    """Return what a comparison said of a machine, or say what is wrong with it."""
+def _require_ratio(machine: _Machine, answer: Any) -> float:
+    """Return the ratio of a comparison, or reject it."""
     for name in "ab":
-        require_called(
-            f"{name}()",
-            machine.times[name],
-            "so there is nothing to compare",
-            "Which two are to be compared?",
-        )
+        look = "Which two functions should be compared?"
+        require_called(f"{name}()", machine.counts[name], "there is nothing to compare", look)
     if not machine.timed:
         raise Rejection(
             "No call of a() or b() lies between two readings of the clock.",
             "Time is simulated here. Read the `clock()` that your function is given.",
         )
-    said = require_number(found, "Return the ratio, a number.")
-    if any({"free", "taken"} & set(part) for part in machine.timed):
+    ratio = require_number(answer, "Return the ratio, a number.")
+    if any({"free", "taken"} & span for span in machine.timed):
         raise Rejection(
             "cores_free() was called while the clock ran, and takes five milliseconds itself.",
             "Ask before the clock starts, or when it has stopped.",
         )
-    if abs(said / machine.truth - 1) >= _CLOSE:
+    if abs(ratio / machine.truth - 1) >= _CLOSE:
         raise Rejection(
-            f"Of {machine.slow}, your function says {said:.2g} where {machine.truth:g} is right.",
+            f"For {machine.fault}, your function says {ratio:.2g}; {machine.truth:g} is right.",
             machine.look,
         )
     counting = machine.rounds
-    if machine.asked:
-        counting = min(counting, machine.times["free"])
+    if machine.polls:
+        counting = min(counting, machine.counts["free"])
     if counting < _ROUNDS:
         raise Rejection(
-            f"On {machine.slow.removeprefix('a function and itself, on ')}, your ratio rests on "
+            f"On {machine.fault.removeprefix('a function and itself, on ')}, your ratio rests on "
             f"{plural(counting, 'round')}.",
-            f"It is right, and may be so by chance. Go on until {_ROUNDS} rounds count.",
+            f"It is right, but perhaps by chance. Go on until {_ROUNDS} rounds count.",
         )
-    return said
+    return ratio
 
 
 # --- W3. A verdict ----------------------------------------------------------------------------
@@ -394,26 +385,26 @@ def _require_ratio(machine: _Machine, found: Any) -> float:
 _WORDS = ("holds", "fails", "inconclusive")
 _MOST_SAMPLES = 144
 _COMPARISONS = 1000
-_PROMISED = 60  # Of a thousand: one in twenty, and what chance adds to that.
+_PROMISED = 60  # Of a thousand: one in twenty, and a margin for chance.
 
 
 @exercise("W3")
 def check_w3(verdict: Callable, decision: Callable) -> Report:
-    """Check a verdict over samples, and a decision that looks at them several times."""
+    """Check a verdict over samples, and a decision that takes samples in several looks."""
     _require_verdicts(verdict)
     clear = _require_decided(decision, above=0, of=9, most=9, expected="holds")
     _require_decided(decision, above=9, of=9, most=9, expected="fails")
     later = _require_decided(decision, above=3, of=10, most=_MOST_SAMPLES, expected="holds")
     winners = _require_promise(decision)
     return (
-        f"All {len(_CASES)} samples got the right verdict. What is clear was decided after "
-        f"{clear} samples and what is less so after {later}, and in {winners} of {_COMPARISONS} "
+        f"All {len(_CASES)} sets of samples got the right verdict. A clear case was decided after "
+        f"{clear} samples and a less clear one after {later}, and in {winners} of {_COMPARISONS} "
         "comparisons of equals your decision found a winner."
     )
 
 
 class _Case(NamedTuple):
-    """So many samples, of which some lie above the bound, and how sure one is to be."""
+    """A number of samples, how many of them lie above the bound, and the level to reach."""
 
     count: int
     above: int
@@ -421,23 +412,16 @@ class _Case(NamedTuple):
 
 
 _CASES = [
-    _Case(9, 0, 0.95),
-    _Case(9, 9, 0.95),
-    _Case(9, 4, 0.95),
-    _Case(9, 1, 0.95),
-    _Case(9, 8, 0.95),
-    _Case(9, 2, 0.95),
+    *(_Case(9, above, 0.95) for above in (0, 9, 4, 1, 8, 2)),
     _Case(9, 1, 0.99),
-    _Case(36, 11, 0.95),
-    _Case(36, 12, 0.95),
+    *(_Case(36, above, 0.95) for above in (11, 12)),
     _Case(36, 26, 0.99),
-    _Case(5, 0, 0.95),
-    _Case(5, 5, 0.95),
+    *(_Case(5, above, 0.95) for above in (0, 5)),
 ]
 
 
 def _samples(above: Iterable[bool], bound: float, seed: int) -> list[float]:
-    """Return samples on the given sides of a bound, some of those above it far away."""
+    """Return samples on the given sides of a bound; some of the samples above lie far away."""
     draw = np.random.default_rng(seed)
     return [
         bound * (1 + 0.3 * draw.random() ** (-2) if is_above else 1 - 0.1 - 0.3 * draw.random())
@@ -447,21 +431,19 @@ def _samples(above: Iterable[bool], bound: float, seed: int) -> list[float]:
 
 def _require_verdicts(verdict: Callable) -> None:
     bound = 2.0
-    sets = [
-        _samples(
-            np.random.default_rng(seed).permutation(np.arange(case.count) < case.above), bound, seed
-        )
-        for seed, case in enumerate(_CASES)
-    ]
+    sets = []
+    for seed, case in enumerate(_CASES):
+        sides = np.random.default_rng(seed).permutation(np.arange(case.count) < case.above)
+        sets.append(_samples(sides, bound, seed))
     cases = [(list(samples), bound, case.level) for samples, case in zip(sets, _CASES, strict=True)]
-    found = call_answer(verdict, cases, "my_verdict(samples, bound, level)")
-    for case, samples, said in zip(_CASES, sets, found, strict=True):
+    answers = call_answer(verdict, cases, "my_verdict(samples, bound, level)")
+    for case, samples, answer in zip(_CASES, sets, answers, strict=True):
         right = (Quantity("time", tuple(samples), level=case.level) < bound).verdict
-        if (word := _word(said, "my_verdict")) != right:
+        if (word := _word(answer, "my_verdict")) != right:
             raise Rejection(
                 f"Of {case.count} samples {case.above or 'none'} lie"
                 f"{'s' if case.above == 1 else ''} above the bound; at {in_percent(case.level)}, "
-                f"your my_verdict says {word!r} of them.",
+                f"your my_verdict says {word!r}.",
                 _look_at(case, word, right),
             )
 
@@ -481,16 +463,15 @@ def _look_at(case: _Case, word: str, right: str) -> str:
     )
 
 
-def _word(said: Any, name: str) -> str:
-    if not isinstance(said, str) or said not in _WORDS:
-        raise Rejection(
-            f"Your {name} returned {shown(said)}.", f"Return one of {', '.join(map(repr, _WORDS))}."
-        )
-    return said
+def _word(answer: Any, name: str) -> str:
+    if not isinstance(answer, str) or answer not in _WORDS:
+        words = ", ".join(map(repr, _WORDS))
+        raise Rejection(f"Your {name} returned {shown(answer)}.", f"Return one of {words}.")
+    return answer
 
 
 class _Source:
-    """Gives samples, and counts how many it has given."""
+    """Gives out samples, and counts them."""
 
     def __init__(self, samples: Sequence[float]):
         self._samples = samples
@@ -508,18 +489,19 @@ class _Source:
                 f"At {_MOST_SAMPLES} it has to end. What is the honest answer if they do not "
                 "decide?",
             )
-        first, self.taken = self.taken, self.taken + int(count)
+        first = self.taken
+        self.taken += int(count)
         return list(self._samples[first : self.taken])
 
 
 def _decisions(decision: Callable, sources: list[_Source], bound: float) -> list[str]:
     cases = [(source.more, bound) for source in sources]
-    found = call_answer(decision, cases, "my_decision(more, bound)")
-    return [_word(said, "my_decision") for said in found]
+    answers = call_answer(decision, cases, "my_decision(more, bound)")
+    return [_word(answer, "my_decision") for answer in answers]
 
 
 def _require_decided(decision: Callable, above: int, of: int, most: int, expected: str) -> int:
-    """Return after how many samples a decision says what is expected of it."""
+    """Return the number of samples that a decision takes to say the expected word."""
     sides = [number % of < above for number in range(_MOST_SAMPLES)]
     source = _Source(_samples(sides, 1.0, seed=of))
     (word,) = _decisions(decision, [source], 1.0)
@@ -539,7 +521,7 @@ def _require_decided(decision: Callable, above: int, of: int, most: int, expecte
 
 
 def _require_promise(decision: Callable) -> int:
-    """Return in how many comparisons of equals a decision finds a winner; not in too many."""
+    """Return the number of comparisons of equals with a winner; reject if there are too many."""
     draw = np.random.default_rng(38)
     ratios = np.exp(draw.normal(size=(_COMPARISONS, _MOST_SAMPLES))).tolist()
     sources = list(map(_Source, ratios))
@@ -549,7 +531,7 @@ def _require_promise(decision: Callable) -> int:
         raise Rejection(
             f"In {winners} of {_COMPARISONS} comparisons of equals your my_decision found a "
             f"winner; one in twenty, {_COMPARISONS // 20}, is what an interval of 95 % may.",
-            "Each look is another chance to be fooled. How sure has a single one to be, so that "
-            "all of them together are wrong once in twenty times?",
+            "Each look is another chance to be fooled. How sure does a single look have to be, so "
+            "that all of them together are wrong at most once in twenty times?",
         )
     return winners

@@ -1,7 +1,7 @@
-"""What machines have measured for the claims of the book, for readers whose machine cannot.
+"""Recorded measurements of the claims, for readers whose own machine cannot test them.
 
-Beside this file lie those that `make record` writes, one for each machine. They are part of the
-package, since a notebook that Colab opens has no repository beside it.
+This folder holds the files that `make record` writes, one for each machine. The files are part of
+the package because a notebook on Colab has the package and no repository.
 """
 
 import functools
@@ -16,10 +16,10 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import plural
 
 FOLDER = Path(__file__).parent
-"""Where the files lie."""
+"""The folder with the recorded files."""
 
 PAGE = "https://d2lpar.github.io/d2lpar/book/evidence.html#every-claim-on-every-machine"
-"""The page that shows them beside each other."""
+"""The page that compares all recorded claims."""
 
 
 ON_CPU_DEVICES = (
@@ -27,15 +27,15 @@ ON_CPU_DEVICES = (
     "book/beyond-one-machine",
     *(f"book/solutions/{name}" for name in ("asynchronous-computation", "automatic-parallelism")),
 )
-"""Pages that use CPU devices on every machine, but for claims with `gpu` in their key."""
+"""Pages that compute on CPU devices on every machine, except in claims with `gpu` in their key."""
 
 
 class Recorded(NamedTuple):
     """A claim as one machine has recorded it.
 
     Attributes:
-        machine: What it is, in words, such as `"an H200"`.
-        has_gpu: Whether JAX sees anything but CPUs there.
+        machine: The machine in words, such as `"an H200"`.
+        has_gpu: Whether the machine computed the claim with a GPU.
         jax: The version of JAX.
         claim: The claim, as `Claim.as_dict` describes it.
     """
@@ -47,17 +47,13 @@ class Recorded(NamedTuple):
 
 
 def claims_recorded(key: str) -> tuple[Recorded, ...]:
-    """Return what machines have recorded of the claim with this key, the newest first."""
+    """Return the records of the claim with this key, newest first."""
     return _by_key(FOLDER).get(key, ()) if key else ()
 
 
 def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]]]:
-    """Return what the newest machine with a GPU has recorded of an experiment.
-
-    Returns:
-        The machine in words, and for each variant of the experiment its quantities by name.
-    """
-    results = next(found for found in _files(FOLDER) if has_gpu(found["machine"]["devices"]))
+    """Return the newest machine with a GPU, in words, and its rows for an experiment by variant."""
+    results = next(file for file in _files(FOLDER) if has_gpu(file["machine"]["devices"]))
     machine = results["machine"]
     rows = {
         run["variant"]: {row: Quantity(**quantity) for row, quantity in run["rows"].items()}
@@ -68,7 +64,7 @@ def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]
     return machine_in_words(machine["devices"], machine["cores"]), rows
 
 
-@functools.cache  # A page has many claims, and reading the files takes longer than showing one.
+@functools.cache  # Reading the files takes longer than showing a claim, and a page has many.
 def _files(folder: Path) -> list[dict[str, Any]]:
     files = [json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")]
     return sorted(files, key=lambda results: results["date"], reverse=True)
@@ -76,21 +72,22 @@ def _files(folder: Path) -> list[dict[str, Any]]:
 
 @functools.cache
 def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
-    found = defaultdict(list)
+    by_key = defaultdict(list)
     for results in _files(folder):
         for name, page in results["pages"].items():
             for claim in page["claims"]:
-                if key := claim.get("key"):  # Older files have none.
+                if key := claim.get("key"):  # Files before d2lpar 0.2.0 have no keys.
                     devices, cores = results["machine"]["devices"], results["machine"]["cores"]
                     if name in ON_CPU_DEVICES and "gpu" not in key.split("-"):
                         devices = "1 x cpu"
-                    about = machine_in_words(devices, cores), has_gpu(devices)
-                    found[key].append(Recorded(*about, results["versions"]["jax"], claim))
-    return {key: tuple(records) for key, records in found.items()}
+                    machine = machine_in_words(devices, cores)
+                    jax = results["versions"]["jax"]
+                    by_key[key].append(Recorded(machine, has_gpu(devices), jax, claim))
+    return {key: tuple(records) for key, records in by_key.items()}
 
 
 def has_gpu(devices: str) -> bool:
-    """Say whether there is anything but CPUs among the devices of a machine.
+    """Return whether a machine has any device other than CPUs.
 
     Example:
         >>> has_gpu("1 x cpu"), has_gpu("1 x cpu, 1 x NVIDIA H200")
@@ -100,7 +97,7 @@ def has_gpu(devices: str) -> bool:
 
 
 def machine_in_words(devices: str, cores: int) -> str:
-    """Return what to call a machine in a sentence: by its GPUs, if it has any.
+    """Return a machine's name for a sentence: its GPUs, or its number of cores.
 
     Example:
         >>> machine_in_words("1 x cpu, 1 x NVIDIA H200", cores=16)
@@ -116,7 +113,7 @@ def machine_in_words(devices: str, cores: int) -> str:
     if len(gpus) > 1 or not gpus[0].startswith("1 x "):
         return " and ".join(gpus)
     name = gpus[0].removeprefix("1 x ")
-    # A letter before a capital or a digit is spelled: an "aitch" two hundred.
+    # A name such as H200 is spelled, so it begins with the sound of its letter: "aitch".
     spelled = re.match(r"[AEIOU]|[FHLMNRSX](?=[A-Z\d])", name)
     return f"{'an' if spelled else 'a'} {name}"
 

@@ -1,7 +1,8 @@
-"""What every check must say of a right answer, of a wrong one, and of none.
+"""Test the checks of a chapter with right and wrong answers.
 
-A test of a chapter keeps its answers in tables, `{check: {name: answer}}`, with what is to be said
-of the wrong ones. An exercise that asks for two functions has a tuple of two as its answer.
+A chapter's test keeps its answers in two tables: the right ones as `{check: {name: answer}}`, the
+wrong ones as `{check: {name: (answer, message)}}`, where the message is a regular expression. If an
+exercise asks for two functions, its answer is a tuple of two.
 """
 
 import re
@@ -11,8 +12,33 @@ import numpy as np
 import pytest
 
 
-def named(table):
-    """List check and name of each answer in a table, for `parametrize`."""
+def both_tests(right, wrong):
+    """Return two tests: each right answer is accepted, each wrong one gets its own message."""
+
+    @pytest.mark.parametrize(("check", "name"), _named(right))
+    def accepts(check, name):
+        report = _report_on(check, right[check][name])
+        assert (report.verdict, report.look) == ("accepted", ""), report
+        assert report.saw.endswith(".")
+
+    @pytest.mark.parametrize(("check", "name"), _named(wrong))
+    def tells(check, name):
+        require_told(check, name, wrong[check])
+
+    return accepts, tells
+
+
+def require_told(check, name, wrong):
+    """Require that a wrong answer gets its message in the table, and no message of the others."""
+    answer, message = wrong[name]
+    report = _report_on(check, answer)
+    assert report.verdict == "not yet", report
+    assert report.look.endswith((".", "?"))
+    text = f"{report.saw}\n  {report.look}"
+    assert {other for _, other in wrong.values() if re.search(other, text)} == {message}, report
+
+
+def _named(table):
     return [
         pytest.param(check, name, id=f"{check.__name__}-{name}")
         for check, answers in table.items()
@@ -20,57 +46,19 @@ def named(table):
     ]
 
 
-def report_on(check, answer):
+def _report_on(check, answer):
     return check(*answer) if isinstance(answer, tuple) else check(answer)
 
 
-def require_accepted(report):
-    assert report.verdict == "accepted", report
-    assert report.look == ""
-    assert report.saw.endswith(".")
-
-
-def require_not_yet(report, phrase):
-    assert report.verdict == "not yet", report
-    assert re.search(phrase, said(report)), report
-    assert report.look.endswith((".", "?"))
-
-
-def require_told(check, name, wrong):
-    """Ask that a wrong answer is told what the table says, and nothing that it says of others."""
-    answer, phrase = wrong[name]
-    report = report_on(check, answer)
-    require_not_yet(report, phrase)
-    assert {other for _, other in wrong.values() if re.search(other, said(report))} == {phrase}
-
-
-def both_tests(right, wrong):
-    """Return two tests: that each right answer of a chapter is accepted, and no wrong one is."""
-
-    @pytest.mark.parametrize(("check", "name"), named(right))
-    def accepts(check, name):
-        require_accepted(report_on(check, right[check][name]))
-
-    @pytest.mark.parametrize(("check", "name"), named(wrong))
-    def tells(check, name):
-        require_told(check, name, wrong[check])
-
-    return accepts, tells
-
-
-def said(report):
-    return f"{report.saw}\n  {report.look}"
-
-
 def consuming(answer):
-    """Return an answer that leaves nothing of the lists that it is given."""
+    """Return an answer that empties the lists in its arguments."""
 
     def my_answer(*args):
-        found = answer(*args)
+        result = answer(*args)
         for arg in args:
             if isinstance(arg, list):
                 arg.clear()
-        return found
+        return result
 
     return my_answer
 

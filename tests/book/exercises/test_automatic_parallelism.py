@@ -1,13 +1,14 @@
 """The checks of Y1 to Y5: right answers, and wrong ones that a reader may well give."""
 
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain, pairwise
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from attempts import both_tests, consuming, require_not_yet
+from attempts import both_tests, consuming
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from d2lpar import Event, Timeline, cpu
@@ -20,7 +21,7 @@ from d2lpar.book.exercises import (
     check_y5,
 )
 
-pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
 
@@ -51,29 +52,32 @@ WRONG[check_y1] = {
     ),
     "a barrier": (
         lambda multiply, matrices: [jax.block_until_ready(multiply(matrix)) for matrix in matrices],
-        "asked for when the one before it was done",
+        "dispatched when the one before it was done",
     ),
     "the last forgotten": (
         lambda multiply, matrices: on_a_pool(multiply, matrices[:-1]),
-        "list of 5, where a result for each matrix was expected, a list of 6",
+        "returned a list of 5; the exercise asks for a list of 6: a result for each matrix",
     ),
     "without it": (
         lambda multiply, matrices: [matrix @ matrix for matrix in matrices],
-        r"multiply\(\) was never called: your function came by .*\n.*for each matrix",
+        r"multiply\(\) was never called: your function got .*\n.*for each matrix",
     ),
     "another order": (
         lambda multiply, matrices: on_a_pool(multiply, matrices)[::-1],
         "Item 0 of what your function returned is wrong",
     ),
     "fails later": (failing_later, "raised .*CpuCallback error"),
-    "another device": (everywhere_else, "ran on CPU 1, but all are to run on CPU 0"),
+    "another device": (everywhere_else, "of matrix 0 ran on CPU 1, but has to run on CPU 0"),
 }
 
 
-def test_where_the_profiler_shows_no_run_y1_does_not_judge(monkeypatch):
-    def record(function, *args):
-        return function(*args), Timeline((Event("CPU 0", "result", "", 0, 0, 1),))
+def recording(*events):
+    """Return a `record_trace` that shows these events, without the profiler."""
+    return lambda function, *args: (function(*args), Timeline(events))
 
+
+def test_where_the_profiler_shows_no_run_y1_does_not_judge(monkeypatch):
+    record = recording(Event("CPU 0", "result", "", 0, 0, 1))
     monkeypatch.setattr(automatic_parallelism, "record_trace", record)
     report = check_y1(on_a_pool)
     assert report.verdict == "untestable"
@@ -111,11 +115,11 @@ WRONG[check_y2] = {
     "the operator": (lambda operator: operator, "Your function raised"),
     "its result": (
         lambda operator: operator(jnp.ones((16, 16))),
-        r"my_many\(operator\) returned ArrayImpl, not a function",
+        r"my_many\(operator\) returned an ArrayImpl, not a function",
     ),
     "transposed": (
         lambda operator: jax.vmap(lambda x: operator(x.T)),
-        "What the function that my_many has made returned is wrong",
+        "What the function that my_many made returned is wrong",
     ),
     "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
     "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
@@ -133,8 +137,8 @@ def send_at_once(make, send, n):
     return copies
 
 
-def make_all_and_send(make, send, n):
-    made = [[make(device, i) for i in range(n)] for device in (0, 1)]
+def make_all_and_send(make, send, n, wait=list):
+    made = wait([[make(device, i) for i in range(n)] for device in (0, 1)])
     return [[send(array) for array in arrays] for arrays in made]
 
 
@@ -142,8 +146,10 @@ def make_and_wait_for_each(make, send, n):
     return send_at_once(lambda device, i: jax.block_until_ready(make(device, i)), send, n)
 
 
-def make_and_wait_for_all(make, send, n):
-    made = jax.block_until_ready([[make(device, i) for i in range(n)] for device in (0, 1)])
+def make_and_wait_for_one_device(make, send, n):
+    made = [[make(0, i) for i in range(n)], [make(1, i) for i in range(n // 2)]]
+    jax.block_until_ready(made[0])
+    made[1] += [make(1, i) for i in range(n // 2, n)]
     return [[send(array) for array in arrays] for arrays in made]
 
 
@@ -159,19 +165,18 @@ def pair_by_pair(make, send, n):
     return [list(copies) for copies in zip(*pairs, strict=True)]
 
 
+NOT_BESIDE_BOTH = "of 12 copies were dispatched while both were still computing"
 RIGHT[check_y3] = {"send at once": send_at_once, "make all, then send": make_all_and_send}
 WRONG[check_y3] = {
-    "each array": (make_and_wait_for_each, "asked for while the other .*: the devices take turns"),
-    "all arrays": (
-        make_and_wait_for_all,
-        "Both devices compute at the same time, but 0 of 12 copies",
-    ),
+    "each array": (make_and_wait_for_each, "dispatched while the other .*: the devices take turns"),
+    "all arrays": (partial(make_all_and_send, wait=jax.block_until_ready), NOT_BESIDE_BOTH),
+    "one device's arrays": (make_and_wait_for_one_device, NOT_BESIDE_BOTH),
     "each pair": (
         pair_by_pair,
-        "0 of 10 later arrays were asked for while their own device was still busy",
+        "0 of 10 later arrays were dispatched while their own device was still busy",
     ),
-    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 lie on"),
-    "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned list, not two lists"),
+    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 are on"),
+    "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned a list, not two lists"),
     "the last forgotten": (
         lambda make, send, n: send_at_once(make, send, n - 1),
         r"make\(0, i\) was called 5 times; it takes 6 calls",
@@ -186,7 +191,7 @@ WRONG[check_y3] = {
     ),
     "nothing sent": (
         lambda make, send, n: send_at_once(make, lambda array: array, n),
-        r"send\(\) was never called: nothing was copied.\n.*get to the other\?",
+        r"send\(\) was never called: nothing was copied.\n.*to the other\?",
     ),
     "arguments swapped": (
         lambda make, send, n: [[send(make(i, d)) for i in range(n)] for d in (0, 1)],
@@ -194,24 +199,13 @@ WRONG[check_y3] = {
     ),
     "a list sent": (
         lambda make, send, n: [send([make(d, i) for i in range(n)]) for d in (0, 1)],
-        r"send\(\) was given list, not an array of JAX",
+        r"send\(\) was given a list, not a JAX array",
     ),
     "the wrong device's": (
         lambda *args: send_at_once(*args)[::-1],
         "Item 0 of what your function returned is wrong",
     ),
 }
-
-
-def test_a_copy_beside_one_device_that_computes_is_not_beside_both():
-    def my_exchange(make, send, n):
-        made = [[make(0, i) for i in range(n)], [make(1, i) for i in range(n // 2)]]
-        jax.block_until_ready(made[0])
-        made[1] += [make(1, i) for i in range(n // 2, n)]
-        return [[send(array) for array in arrays] for arrays in made]
-
-    phrase = "of 12 copies were asked for while both were still computing"
-    require_not_yet(check_y3(my_exchange), phrase)
 
 
 # --- Y4. Reading a profile --------------------------------------------------------------------
@@ -226,9 +220,10 @@ def spans_of(timeline, row):
     return [span for span in spans if span[0] > 0] or [(0, 0, 0)]
 
 
-def gaps_by_hand(timeline, row):
+def gaps_by_hand(timeline, row, gap=None):
+    """Return the idle share, and the longest gap or another one."""
     spans = spans_of(timeline, row)
-    return sum(span[0] for span in spans) / 1e9 / timeline.elapsed, *max(spans)[1:]
+    return sum(span[0] for span in spans) / 1e9 / timeline.elapsed, *(gap or max(spans)[1:])
 
 
 def gaps_by_the_timeline(timeline, row):
@@ -243,7 +238,7 @@ def counted_twice(timeline, row):
 def between_neighbors(timeline, row):
     events = timeline.row(row)
     gaps = [(b.start - a.end, a.end / 1e9, b.start / 1e9) for a, b in pairwise(events)]
-    return gaps_by_hand(timeline, row)[0], *max(gaps, default=(0, 0, 0))[1:]
+    return gaps_by_hand(timeline, row, max(gaps, default=(0, 0, 0))[1:])
 
 
 def by_their_ends(timeline, row):
@@ -251,15 +246,15 @@ def by_their_ends(timeline, row):
     ends = [0, *(event.end for event in events)]
     starts = [*(event.start for event in events), round(timeline.elapsed * 1e9)]
     _, start, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
-    return gaps_by_hand(timeline, row)[0], start / 1e9, end / 1e9
+    return gaps_by_hand(timeline, row, (start / 1e9, end / 1e9))
 
 
 def first_gap(timeline, row):
-    return gaps_by_hand(timeline, row)[0], *spans_of(timeline, row)[0][1:]
+    return gaps_by_hand(timeline, row, spans_of(timeline, row)[0][1:])
 
 
 def empty_gap(timeline, row):
-    return gaps_by_hand(timeline, row)[0], timeline.elapsed, timeline.elapsed
+    return gaps_by_hand(timeline, row, (timeline.elapsed, timeline.elapsed))
 
 
 def changed(change):
@@ -305,13 +300,8 @@ def pipeline_at_once(first, second, batches, devices):
     return [second(jax.device_put(first(batch), devices[1])) for batch in batches]
 
 
-def pipeline_by_stages(first, second, batches, devices):
-    middle = [first(batch) for batch in batches]
-    return tuple(second(jax.device_put(x, devices[1])) for x in middle)
-
-
 def in_lock_step(first, second, batches, devices):
-    """Ask for stage two of a batch before stage one of the next."""
+    """Call stage two of a batch before stage one of the next."""
     results, middle = [], None
     for batch in [*batches, None]:
         ticks = []
@@ -330,18 +320,14 @@ def batch_by_batch(first, second, batches, devices):
     ]
 
 
-def stage_by_stage(first, second, batches, devices):
-    middle = jax.block_until_ready([first(batch) for batch in batches])
+def stage_by_stage(first, second, batches, devices, wait=jax.block_until_ready):
+    middle = wait([first(batch) for batch in batches])
     return [second(jax.device_put(x, devices[1])) for x in middle]
 
 
 def half_by_half(first, second, batches, devices):
-    halves = (batches[:4], batches[4:])
-    return [
-        x
-        for half in halves
-        for x in jax.block_until_ready(stage_by_stage(first, second, half, devices))
-    ]
+    half = jax.block_until_ready(stage_by_stage(first, second, batches[:4], devices))
+    return half + stage_by_stage(first, second, batches[4:], devices)
 
 
 def all_on_the_other(first, second, batches, devices):
@@ -355,7 +341,7 @@ def spread(first, second, batches, devices):
 
 RIGHT[check_y5] = {
     "at once": pipeline_at_once,
-    "stage by stage": consuming(pipeline_by_stages),
+    "stage by stage": consuming(partial(stage_by_stage, wait=list)),
     "in lock step": in_lock_step,
 }
 WRONG[check_y5] = {
@@ -365,7 +351,7 @@ WRONG[check_y5] = {
     ),
     "the second stage only": (
         lambda f, g, batches, devices: [g(jax.device_put(x, devices[1])) for x in batches],
-        r"first\(\) was never called: no batch went through this stage.\n.*which stages",
+        r"first\(\) was never called: no batch went through this stage.\n.*Which stages",
     ),
     "the first stage only": (
         lambda f, g, batches, devices: [f(batch) for batch in batches],
@@ -374,7 +360,7 @@ WRONG[check_y5] = {
     "the other device": (all_on_the_other, r"first\(\) of batch 0 ran on CPU 1, but"),
     "each batch": (
         batch_by_batch,
-        "stage one was asked for when stage two had nothing left to do: the stages take turns",
+        "stage one was called when stage two had nothing left to do: the stages take turns",
     ),
     "half by half": (
         half_by_half,
@@ -398,16 +384,10 @@ WRONG[check_y5] = {
 
 @pytest.fixture
 def one_after_the_other(monkeypatch):
-    """Have a recording show six runs in turn, without the profiler."""
-
-    def record(function, *args):
-        runs = (Event("CPU 0", "work", "dot", number, number, 1) for number in range(6))
-        return function(*args), Timeline(tuple(runs))
-
-    monkeypatch.setattr(automatic_parallelism, "record_trace", record)
+    # test_book.py has a real recording of calls that take turns, by the starter of Y1.
+    runs = (Event("CPU 0", "work", "dot", number, number, 1) for number in range(6))
+    monkeypatch.setattr(automatic_parallelism, "record_trace", recording(*runs))
 
 
-test_a_right_answer_is_accepted, tells = both_tests(RIGHT, WRONG)
-# A true recording of calls that take turns is that of Y1's starter, in test_book.py.
-in_turn = pytest.mark.usefixtures("one_after_the_other")
-test_a_wrong_answer_is_told_what_is_wrong_with_it = in_turn(tells)
+test_right_answers_are_accepted, tells = both_tests(RIGHT, WRONG)
+test_wrong_answers_are_told_why = pytest.mark.usefixtures("one_after_the_other")(tells)

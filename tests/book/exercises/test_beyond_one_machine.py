@@ -1,6 +1,7 @@
 """The checks of V1 to V3: right answers, and wrong ones that a reader may well give."""
 
 import os
+from functools import partial
 
 import numpy as np
 from attempts import both_tests, consuming, to_numpy
@@ -36,8 +37,11 @@ def only_where_there_are_many(numbers):
 RIGHT[check_v1] = {"by sums": by_sums}
 WRONG[check_v1] = {
     "means": (mean_of_means, "8.0 in process 0 and 8.0 in process 1"),
-    "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is it an error of that line"),
-    "called by one": (only_where_there_are_many, "has not ended.*(.|\n)*\n  Whatever needs the"),
+    "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is the error in that line"),
+    "called by one": (
+        only_where_there_are_many,
+        "has not ended.*(.|\n)*\n  Both processes have to",
+    ),
     "no function": (3, "was given an int, which cannot be called"),
 }
 
@@ -58,27 +62,23 @@ def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
     ]
 
 
-def with_options(**options):
-    return lambda add_up, arrays, most: in_buckets(add_up, arrays, most, **options)
-
-
 RIGHT[check_v2] = {
     "in buckets": in_buckets,
     "consuming": consuming(in_buckets),
     "to NumPy": to_numpy(in_buckets),
 }
 WRONG[check_v2] = {
-    "one message": (with_options(cut=10**6), "had 390 numbers, and at most 100"),
-    "small messages": (with_options(cut=20), "You sent 20 messages; 390 numbers fit into 4"),
-    "flat": (with_options(shape=False), "You returned arrays of the shapes"),
-    "mixed up": (with_options(order=-1), "Array 0 is not the sum"),
+    "one message": (partial(in_buckets, cut=10**6), "had 390 numbers, and at most 100"),
+    "small messages": (partial(in_buckets, cut=20), "You sent 20 messages; 390 numbers fit into 4"),
+    "flat": (partial(in_buckets, shape=False), "You returned arrays of the shapes"),
+    "mixed up": (partial(in_buckets, order=-1), "Array 0 is not the sum"),
     "nothing to see": (
         lambda add_up, arrays, most: 3 * add_up(arrays[0]).size,
-        "returned 36, which is no list",
+        "returned 36, which is not a list",
     ),
     "nothing sent": (
         lambda add_up, arrays, most: [2 * array for array in arrays],
-        r"add_up\(\) was never called: no number has travelled.\n.*if nothing travels",
+        r"add_up\(\) was never called: nothing was sent.\n.*if nothing is sent",
     ),
 }
 
@@ -102,28 +102,20 @@ def away_and_back(path, weights):
     np.savez(path, **weights)
 
 
-def only_once(path, weights):
-    if not path.exists():
-        save(path, weights)
-
-
-def elsewhere(path, weights):
-    save(path.with_name("other.npz"), weights)
-
-
 RIGHT[check_v3] = {"in one step": save}
 WRONG[check_v3] = {
     "in place": (lambda path, weights: np.savez(path, **weights), "from before were gone"),
     "away and back": (away_and_back, "from before were gone"),
-    "all read first": (in_place, "The old file was written over"),
-    "only once": (only_once, "After the second call"),
-    "elsewhere": (elsewhere, "did not hold what it was given"),
+    "all read first": (in_place, "The old file was overwritten"),
+    "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
+    "elsewhere": (
+        lambda path, weights: save(path.with_name("other.npz"), weights),
+        "did not hold what it was given",
+    ),
+    "no function": (3, "was given an int, which cannot be called"),
 }
 
 
 # --- All of them ------------------------------------------------------------------------------
 
-
-test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
-    RIGHT, WRONG
-)
+test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)

@@ -1,5 +1,6 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
+import operator
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -11,7 +12,7 @@ from attempts import both_tests
 
 from d2lpar.book.exercises import check_z1, check_z2, check_z3
 
-pytestmark = pytest.mark.timed  # What a check sees depends on who else is at work.
+pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
 
@@ -19,7 +20,7 @@ RIGHT, WRONG = {}, {}
 
 
 def training(lag, as_number=float, drain=True, shift=0):
-    """Return a training loop that logs each loss so many steps later."""
+    """Return a training loop that logs each loss `lag` steps later."""
 
     def my_training(step, parameters, batches, log):
         pending = deque()
@@ -72,7 +73,7 @@ WRONG[check_z1] = {
         r"log\(\) was never called: no loss was logged.\n.*What becomes of the loss",
     ),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
-    "arrays": (training(1, as_number=lambda loss: loss), "as an array of JAX"),
+    "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
     "waits all the same": (waits_for_each, "Only . of 12 steps"),
     "wrong numbers": (training(1, shift=1), r"steps \[1, 2, .* 12\];"),
@@ -83,7 +84,7 @@ WRONG[check_z1] = {
 
 
 def with_futures(threads=None, ahead=None, take=deque.popleft):
-    """Return a generator that takes in some way from the reads under way."""
+    """Return a generator that takes its batches from the reads under way."""
 
     def my_prefetch(read, count, readers):
         with ThreadPoolExecutor(threads or readers) as pool:
@@ -117,14 +118,11 @@ def drops_the_error(read, count, readers):
     return with_futures()(careful, count, readers)
 
 
-NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where do the batches"
+NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where does your generator"
 RIGHT[check_z2] = {"futures": with_futures()}
 WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
-    "without reading": (
-        lambda read, count, readers: iter(range(count)),
-        NEVER_READ,
-    ),
+    "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "nothing": (lambda read, count, readers: iter(()), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "all at once": (with_futures(ahead=12), "more than 3 ahead"),
@@ -132,9 +130,9 @@ WRONG[check_z2] = {
     "drops the error": (drops_the_error, "your generator went on, and the loop got 12"),
     "error too early": (
         with_futures(take=take_when_all_are_read),
-        "Let the error stand in line like a batch",
+        "The error has to wait its turn",
     ),
-    "no loop": (lambda read, count, readers: 5, "which one cannot loop over"),
+    "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
     "no function": (3, "was given an int, which cannot be called"),
 }
@@ -144,7 +142,7 @@ WRONG[check_z2] = {
 
 
 def evaluation(add, fill=np.zeros, valid=len, step=1):
-    """Return an evaluation that fills up the last batch, and adds up in some way."""
+    """Return an evaluation that fills up the last batch with `fill`, and sums up with `add`."""
 
     def my_evaluation(count, examples, rows):
         total = 0
@@ -157,44 +155,36 @@ def evaluation(add, fill=np.zeros, valid=len, step=1):
     return my_evaluation
 
 
-def later(total, count):
-    return total + count
-
-
 def uneven(count, examples, rows):
-    return sum(
-        count(examples[first : first + rows], len(examples[first : first + rows]))
-        for first in range(0, len(examples), rows)
-    )
+    batches = [examples[first : first + rows] for first in range(0, len(examples), rows)]
+    return sum(count(batch, len(batch)) for batch in batches)
 
 
 RIGHT[check_z3] = {
-    "an array": evaluation(later),
-    "ones": evaluation(later, fill=np.ones),
+    "an array": evaluation(operator.add),
+    "ones": evaluation(operator.add, fill=np.ones),
 }
 WRONG[check_z3] = {
     "a short last batch": (uneven, r"shapes \(64, 64\) and \(5, 64\)"),
     "one by one": (
-        lambda count, examples, rows: evaluation(later)(count, examples, 1),
+        lambda count, examples, rows: evaluation(operator.add)(count, examples, 1),
         r"of the shape \(1, 64\)",
     ),
+    "no array": (lambda count, examples, rows: count("rows", 1), "was given a str, not an array"),
     "never counted": (
         lambda count, examples, rows: int((examples.sum(axis=1) > 0).sum()),
-        r"count\(\) was never called: your function came by its sum in another way.\n.*Who says",
+        r"count\(\) was never called: your function got its sum in some other way.\n.*Which",
     ),
     "waits for each": (evaluation(lambda total, n: total + int(n)), "when the one before was done"),
     "counts what is filled in": (
-        evaluation(later, fill=np.ones, valid=lambda batch: 64),
+        evaluation(operator.add, fill=np.ones, valid=lambda batch: 64),
         "of 453 rows are right",
     ),
-    "no number": (evaluation(lambda total, n: "many"), "which is no number.\n.*Return the sum"),
-    "half of the examples": (evaluation(later, step=2), "of 453 rows are right"),
+    "no number": (evaluation(lambda total, n: "many"), "which is not a number.\n.*Return the sum"),
+    "half of the examples": (evaluation(operator.add, step=2), "of 453 rows are right"),
 }
 
 
 # --- All of them ------------------------------------------------------------------------------
 
-
-test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
-    RIGHT, WRONG
-)
+test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)

@@ -15,33 +15,36 @@ from d2lpar.book.exercises import check_w1, check_w2, check_w3
 
 RIGHT, WRONG = {}, {}
 
+
+def seconds(function, clock):
+    start = clock()
+    function()
+    return clock() - start
+
+
 # --- W1. A benchmark to mend ------------------------------------------------------------------
 
 
 def benchmark(
     warm_up=lambda step, x: step(x).block_until_ready(), wait=jax.block_until_ready, count=40
 ):
-    """Return a benchmark that prepares and ends in some way."""
+    """Return a benchmark that prepares with `warm_up` and ends with `wait`."""
 
     def my_seconds(step, x, clock):
-        if warm_up:
-            warm_up(step, x)
-        start = clock()
-        for _ in range(count):
-            y = step(x)
-        wait(y)
-        return (clock() - start) / count
+        def loop():
+            for _ in range(count):
+                y = step(x)
+            wait(y)
+
+        warm_up(step, x)
+        return seconds(loop, clock) / count
 
     return my_seconds
 
 
 def barrier_in_each(step, x, clock):
-    times = []
-    for _ in range(9):
-        start = clock()
-        step(x).block_until_ready()
-        times.append(clock() - start)
-    return median(times)  # The first one was compiled, and does not count.
+    times = [seconds(lambda: step(x).block_until_ready(), clock) for _ in range(9)]
+    return median(times)  # The first call compiles, but does not move the median.
 
 
 def each_after_the_other(step, x, clock):
@@ -55,27 +58,20 @@ def each_after_the_other(step, x, clock):
 
 
 def difference_of_two(step, x, clock):
-    def seconds(count):
-        start = clock()
-        jax.block_until_ready([step(x) for _ in range(count)])
-        return clock() - start
+    def time_of(count):
+        return seconds(lambda: jax.block_until_ready([step(x) for _ in range(count)]), clock)
 
-    seconds(1)
-    return (seconds(20) - seconds(10)) / 10
+    time_of(1)
+    return (time_of(20) - time_of(10)) / 10
 
 
 def by_its_own_clock(step, x, clock):
-    step(x).block_until_ready()
-    start = time.perf_counter()
-    step(x).block_until_ready()
-    return time.perf_counter() - start
+    return benchmark(count=1)(step, x, time.perf_counter)
 
 
 def under_jit(step, x, clock):
     ten = jax.jit(lambda x: [step(x) for _ in range(10)])
-    start = clock()
-    jax.block_until_ready(ten(x))
-    return (clock() - start) / 10
+    return seconds(lambda: jax.block_until_ready(ten(x)), clock) / 10
 
 
 def forgets_to_divide(step, x, clock):
@@ -84,9 +80,7 @@ def forgets_to_divide(step, x, clock):
 
 def times_nothing(step, x, clock):
     y = step(x).block_until_ready()
-    start = clock()
-    y.block_until_ready()
-    return clock() - start
+    return seconds(y.block_until_ready, clock)
 
 
 RIGHT[check_w1] = {
@@ -105,8 +99,8 @@ WRONG[check_w1] = {
     # The mean over very many is near enough, by chance: the queue is short beside them.
     "no barrier, many calls": (benchmark(wait=id, count=5000), "32 of 5001 calls were unfinished"),
     "no warm-up": (
-        benchmark(warm_up=None),
-        "step that takes 5 ms: it was compiled.*\n.*When is a jitted",
+        benchmark(warm_up=lambda step, x: None),
+        "step of 5 ms: it was compiled.*\n.*When is a jitted",
     ),
     "another array": (
         benchmark(warm_up=lambda step, x: step(jnp.ones(x.shape)).block_until_ready()),
@@ -114,26 +108,26 @@ WRONG[check_w1] = {
     ),
     "warms up without a barrier": (
         benchmark(warm_up=lambda step, x: [step(x) for _ in range(8)]),
-        "says 6 ms of a step that takes 5 ms: when the clock started, the device was busy",
+        "says 6 ms for a step of 5 ms: when the clock started, the device was busy",
     ),
     # Right by chance where the device is idle at first.
     "a queue of others": (
         benchmark(warm_up=lambda step, x: step(x), count=400),
-        "says 926 µs of a step that takes 500 µs: when the clock started, the device was busy",
+        "says 926 µs for a step of 500 µs: when the clock started, the device was busy",
     ),
     "its own clock": (by_its_own_clock, "The clock was read 0 times"),
     "one number for all": (
         lambda step, x, clock: (benchmark()(step, x, clock), 0.005)[1],
-        "says 5 ms of a step that takes 500 µs",
+        "says 5 ms for a step of 500 µs",
     ),
-    "forgets to divide": (forgets_to_divide, "says 200 ms of a step that takes 5 ms. Between"),
+    "forgets to divide": (forgets_to_divide, "says 200 ms for a step of 5 ms. Between"),
     "times nothing": (times_nothing, "No call of step"),
     "never calls": (lambda step, x, clock: clock() - clock(), "nothing was timed"),
     "under jit": (under_jit, "while JAX was tracing"),
-    "a number": (lambda step, x, clock: step(3.0), "which is no array"),
+    "a number": (lambda step, x, clock: step(3.0), "which is not an array"),
     "a text": (
         lambda step, x, clock: str(benchmark()(step, x, clock)),
-        "which is no number.\n.*Return seconds",
+        "which is not a number.\n.*Return seconds",
     ),
 }
 
@@ -145,24 +139,17 @@ def comparison(summary=median, rounds=9, alternate=True, ask="after", counts=boo
     """Return a comparison in turn that sums up the ratios of the rounds that count."""
 
     def my_ratio(a, b, clock, cores_free):
-        def seconds(function):
-            start = clock()
-            function()
-            return clock() - start
-
         a(), b()
         ratios, taken = [], 0
         while len(ratios) < rounds:
             free = ask != "before" or cores_free()
-            if alternate and taken % 2:
-                of_b, of_a = seconds(b), seconds(a)
-            else:
-                of_a, of_b = seconds(a), seconds(b)
+            pair = [b, a] if alternate and taken % 2 else [a, b]
+            times = {function: seconds(function, clock) for function in pair}
             taken += 1
             if ask == "after":
                 free = cores_free()
             if counts(free):
-                ratios.append(of_b / of_a)
+                ratios.append(times[b] / times[a])
         return summary(ratios)
 
     return my_ratio
@@ -175,69 +162,44 @@ def by_compare(a, b, clock, cores_free):
 
 
 def of_medians(a, b, clock, cores_free):
-    times = {a: [], b: []}
-    while len(times[a]) < 10:
-        found = {}
-        for function in [a, b] if len(times[a]) % 2 else [b, a]:
-            start = clock()
-            function()
-            found[function] = clock() - start
+    rounds = []
+    while len(rounds) < 10:
+        pair = [a, b] if len(rounds) % 2 else [b, a]
+        times = {function: seconds(function, clock) for function in pair}
         if cores_free():
-            for function, seconds in found.items():
-                times[function].append(seconds)
-    return median(times[b]) / median(times[a])
+            rounds.append(times)
+    return median(times[b] for times in rounds) / median(times[a] for times in rounds)
 
 
 def waits_for_its_turn(a, b, clock, cores_free):
-    def free():
+    def wait():
         while not cores_free():
             pass
+        return True
 
-    def with_wait(a, b, clock, _):
-        return comparison(ask="after")(a, b, clock, lambda: free() is None)
-
-    return with_wait(a, b, clock, cores_free)
+    return comparison()(a, b, clock, wait)
 
 
 def one_after_the_other(a, b, clock, cores_free):
-    def typical(function):
-        times = []
-        while len(times) < 9:
-            start = clock()
-            function()
-            times.append(clock() - start)
-        return median(times)
-
-    return typical(b) / typical(a)
+    of_b, of_a = ([seconds(function, clock) for _ in range(9)] for function in (b, a))
+    return median(of_b) / median(of_a)
 
 
 def sums_in_turn(a, b, clock, cores_free):
-    seconds = {a: 0, b: 0}
-    for round_ in range(9):
-        for function in [a, b] if round_ % 2 else [b, a]:
-            start = clock()
-            function()
-            seconds[function] += clock() - start
-    return seconds[b] / seconds[a]
+    pairs = [[a, b] if number % 2 else [b, a] for number in range(9)]
+    times = [{function: seconds(function, clock) for function in pair} for pair in pairs]
+    return sum(pair[b] for pair in times) / sum(pair[a] for pair in times)
 
 
 def asks_while_the_clock_runs(a, b, clock, cores_free):
-    def seconds(function):
-        start = clock()
-        function()
-        cores_free()
-        return clock() - start
+    def asking(function):
+        return lambda: (function(), cores_free())
 
-    return median([seconds(b) / seconds(a) for _ in range(9)])
+    return median(seconds(asking(b), clock) / seconds(asking(a), clock) for _ in range(9))
 
 
 def without_the_clock(a, b, clock, cores_free):
-    times = []
-    for function in (a, b):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return times[1] / times[0]
+    return comparison(rounds=1)(a, b, time.perf_counter, cores_free)
 
 
 RIGHT[check_w2] = {
@@ -249,17 +211,14 @@ RIGHT[check_w2] = {
     "compare": by_compare,
 }
 WRONG[check_w2] = {
-    "one after the other": (one_after_the_other, "timed all calls of the one before"),
-    "sums": (sums_in_turn, "does not care how far off a single one"),
-    "the mean": (comparison(summary=mean), "does not care how far off a single one"),
-    "the best": (comparison(summary=min), "does not care how far off a single one"),
-    "never asks": (comparison(ask="never"), "never asked cores_free"),
-    "never asks, often": (comparison(ask="never", rounds=500), "never asked cores_free"),
+    "one after the other": (one_after_the_other, "timed all calls of one before"),
+    "sums": (sums_in_turn, "does not depend on how far off a single one"),
+    "the mean": (comparison(summary=mean), "does not depend on how far off a single one"),
+    "the best": (comparison(summary=min), "does not depend on how far off a single one"),
+    "never asks": (comparison(ask="never"), "never called cores_free"),
+    "never asks, often": (comparison(ask="never", rounds=500), "never called cores_free"),
     "asks and goes on": (comparison(counts=lambda free: True), "leave out the rounds in which"),
-    "counts the others": (
-        comparison(rounds=5, counts=lambda free: not free),
-        "times, and went on",
-    ),
+    "counts the others": (comparison(counts=lambda free: not free), "times, and went on"),
     "few rounds": (comparison(rounds=1), "rests on 1 round"),
     "always a first": (comparison(alternate=False), "of 45 rounds, a came first"),
     "asks while the clock runs": (asks_while_the_clock_runs, "called while the clock ran"),
@@ -302,7 +261,7 @@ def all_of_them(samples, bound, level):
 
 
 def decision(level=0.99, looks=(9, 18, 36, 72, 144), last="inconclusive"):
-    """Return a decision that looks after so many samples, each time at this level."""
+    """Return a decision that looks after these numbers of samples, at the same level each time."""
 
     def my_decision(more, bound):
         samples = []
@@ -367,10 +326,7 @@ WRONG[check_w3] = {
         "took 144 before it said 'holds'",
     ),
     "one look at the start": ((verdict, decision(looks=(9,))), "says 'inconclusive' after 9"),
-    "a winner in the end": (
-        (verdict, decision(last="fails")),
-        "In 1000 of 1000",
-    ),
+    "a winner in the end": ((verdict, decision(last="fails")), "In 1000 of 1000"),
     "asks for none": ((verdict, lambda more, bound: more(0)), "asked for 0 samples"),
     "a number": ((verdict, lambda more, bound: median(more(9))), "Your my_decision returned"),
 }
@@ -378,7 +334,4 @@ WRONG[check_w3] = {
 
 # --- All of them ------------------------------------------------------------------------------
 
-
-test_a_right_answer_is_accepted, test_a_wrong_answer_is_told_what_is_wrong_with_it = both_tests(
-    RIGHT, WRONG
-)
+test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)
