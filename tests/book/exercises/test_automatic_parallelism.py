@@ -173,7 +173,7 @@ WRONG[check_y3] = {
     "one device's arrays": (make_and_wait_for_one_device, NOT_BESIDE_BOTH),
     "each pair": (
         pair_by_pair,
-        "0 of 10 later arrays were dispatched while their own device was still busy",
+        r"Only \d of 10 later arrays were dispatched while their own device was still busy",
     ),
     "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 are on"),
     "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned a list, not two lists"),
