@@ -96,11 +96,6 @@ def cost_of_measure() -> Quantity:
     return extra_cost(partial(measure, work, repeats=TURNS, warmup=0), per_turn(by_hand))
 
 
-def cost_of_host_memory() -> Quantity:
-    """Time a reading of this process's memory."""
-    return extra_cost(per_turn(host_memory), per_turn(lambda: None))
-
-
 def cost_of_a_read_heard() -> Quantity:
     """Time a read in a `no_waits` block, beyond one outside."""
     ready = jax.block_until_ready(jnp.ones(()))
@@ -266,7 +261,7 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "Benchmark, beyond reading the clock": (cost_of_benchmark, 5e-6),
     "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
     "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
-    "host_memory()": (cost_of_host_memory, 100e-6),
+    "host_memory()": (lambda: extra_cost(per_turn(host_memory), per_turn(lambda: None)), 100e-6),
     "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
     "steps that return 3,000 arrays, with InFlight(4), over without": (price_of_many_results, 1.05),

@@ -97,27 +97,15 @@ def claims_in(row: Mapping[str, str]) -> dict[str, tuple[str, list[float]]]:
 
 
 def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
-    """Return the results of some pages' runs as tables in Markdown, for each machine."""
-    parts = []
+    """Return how often all claims and each claim held, for each machine and condition."""
+    lines = []
     for machine, conditions in sorted(latest(rows, pages).items()):
-        shown = {
-            key: [
-                ", ".join(filter(None, how_often(runs, key, sigmas)))
-                for runs in conditions.values()
-            ]
-            for page in pages
-            for runs in conditions.values()
-            for key in (claims_in(runs[page][-1]) if page in runs else ())
-        }
-        parts += [
-            f"### {machine}\n",
-            table(
-                ["Condition", *TOTALS],
-                [[name, *in_total(runs, pages)] for name, runs in conditions.items()],
-            ),
-            table(["Claim", *conditions], [[f"`{key}`", *cells] for key, cells in shown.items()]),
-        ]
-    return "\n".join(parts) or "No page has been repeated yet.\n"
+        for condition, runs in conditions.items():
+            totals = zip(TOTALS, in_total(runs, pages), strict=True)
+            lines += [f"{machine}, {condition}", *(f"  {name}: {cell}" for name, cell in totals)]
+            for key in (key for page in runs.values() for key in claims_in(page[-1])):
+                lines.append(f"  {key}: {', '.join(filter(None, how_often(runs, key, sigmas)))}")
+    return "\n".join(lines)
 
 
 def latest(rows: Iterable[Mapping], pages: list[str]) -> dict[str, dict[str, dict[str, list]]]:
@@ -214,9 +202,3 @@ def sigmas(runs: Iterable[list[float]]) -> str:
     if least == math.inf:
         return "exact"
     return f"over 100 {SIGMA}" if least > 100 else f"{least:.1f} {SIGMA}"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"

@@ -1,7 +1,6 @@
-"""The shape of the package: its layers, its documentation, and the cost of importing it."""
+"""The shape of the package: private parts, tests, entries of the API, the cost of an import."""
 
 import importlib
-import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -12,7 +11,6 @@ import d2lpar
 
 ROOT = Path(__file__).parent.parent
 NAMES = {info.name for info in pkgutil.walk_packages(d2lpar.__path__, "d2lpar.")}
-PUBLIC = {name: getattr(d2lpar, name) for name in d2lpar.__all__}
 
 
 @pytest.mark.parametrize(
@@ -55,43 +53,7 @@ def test_every_public_name_has_one_entry_on_the_pages_of_the_api_and_a_link_to_i
 
 
 @pytest.mark.parametrize("name", sorted(NAMES))
-def test_a_module_says_its_one_idea_in_its_first_line(name):
-    first, *rest = importlib.import_module(name).__doc__.splitlines()
-    assert first.endswith("."), f"end it with a full stop: {first}"
-    assert not rest or not rest[0], f"one idea fits one line, and an empty one follows: {first}"
-
-
-@pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_module_has_a_test_file_in_the_same_place(name):
     *folders, module = name.split(".")[1:]
     if not hasattr(importlib.import_module(name), "__path__"):
         assert ROOT.joinpath("tests", *folders, f"test_{module.strip('_')}.py").exists()
-
-
-@pytest.mark.parametrize("name", PUBLIC)
-def test_a_public_name_is_documented(name):
-    value = PUBLIC[name]
-    if not callable(value):  # A docstring of data is for readers and Sphinx.
-        return
-    assert inspect.getdoc(value)
-    if inspect.isclass(value):
-        methods = inspect.getmembers(value, inspect.isfunction)
-        assert [method for name, method in methods if name[0] != "_" and not method.__doc__] == []
-    assert left_out(value) == []
-
-
-def left_out(value):
-    """List the parameters that a docstring does not describe, and "return" if it should."""
-    text = inspect.getdoc(value)
-    described = re.findall(r"^    \*{0,2}(\w+):", text, re.MULTILINE)
-    if inspect.isclass(value):  # One without an __init__ takes what its base takes.
-        return (
-            [n for n in inspect.signature(value).parameters if n not in described]
-            if "__init__" in vars(value) and not issubclass(value, Exception)
-            else []
-        )
-    signature = inspect.signature(value)
-    missing = [n for n in signature.parameters if n not in described]
-    says_it = re.search(r"^(Returns:$|Yields:$|Return )", text, re.MULTILINE)
-    nothing = signature.return_annotation in (None, "None")
-    return missing if nothing or says_it else [*missing, "return"]

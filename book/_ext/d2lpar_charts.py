@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 from docutils import nodes
 
 from d2lpar import COLORS, use_style
-from d2lpar._plain.format import format_value
+from d2lpar._plain.format import format_value, plural
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 
@@ -37,8 +37,8 @@ def first_picture(app, docname, _):
         axes.text(x, 0.6, words, va="top")
     image = save(app, docname, "first", f"Of {total} for ten products, Python needs {dispatch}.")
     machine = runs.this_build(app).machine
-    cores = "1 core" if machine.cores == 1 else f"{machine.cores} cores"
-    words = f"To scale, measured while this page was made ({machine.processor}, {cores})."
+    where = f"{machine.processor}, {plural(machine.cores, 'core')}"
+    words = f"To scale, measured while this page was made ({where})."
     caption = nodes.paragraph(text=words, classes=["sd-text-muted"])
     return [nodes.container("", image, caption, classes=["d2lpar-first", "sd-text-center"])]
 

@@ -200,11 +200,7 @@ def causes_table(app, docname, _):
 
 def when_tested(page):
     """Return the date and the commit of a page's test, to follow its title."""
-    if not page:
-        return ""
-    commit, dirty, _ = page["commit"].partition("-dirty")
-    changes = " with changes that are not committed" if dirty else ""
-    return f" ({page['date']}, at commit {commit}{changes})"
+    return f" ({page['date']}, at commit {page['commit']})" if page else ""
 
 
 def tested(side):

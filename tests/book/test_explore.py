@@ -7,7 +7,6 @@ import vl_convert
 from d2lpar import COLORS
 from d2lpar.book.asynchronous_computation import explore_pipeline
 from d2lpar.book.beyond_one_machine import explore_machines
-from d2lpar.book.explore import MIME_TYPE
 
 WIDTH = 250
 
@@ -81,18 +80,6 @@ def test_the_pipeline_counts_what_is_in_flight_and_keeps_to_the_limit(limit):
     one = max(heights) / most
     steps = [round(height / one) for height in heights]
     assert [abs(after - before) for before, after in itertools.pairwise([0, *steps])] == [1] * 16
-
-
-@pytest.mark.parametrize(("renderer", "has_html"), [("default", True), ("mimetype", False)])
-def test_a_notebook_gets_the_chart_by_its_renderer_and_the_book_the_specification(
-    renderer, has_html
-):
-    explorable = explore_pipeline()
-    with alt.renderers.enable(renderer):
-        shown = explorable._repr_mimebundle_()
-    assert ("vegaEmbed" in shown.get("text/html", "")) == has_html
-    assert shown[MIME_TYPE] == explorable.chart.to_dict()
-    assert len(shown[MIME_TYPE]["description"].split()) > 10
 
 
 # --- A thousand machines ----------------------------------------------------------------------

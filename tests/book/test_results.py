@@ -159,14 +159,12 @@ def edited(place, value):
     ("text", "message"),
     [
         (WHOLE[: len(WHOLE) // 2], f"is no whole file of results: .*{ANEW}"),
-        ("null", f"has the schema None, .* reads 2. {ANEW}"),
         (edited(("schema",), 1), f"has the schema 1, .* 2. {ANEW}, or .* the version that wrote"),
         (edited(("load",), math.nan), "it holds NaN, which is no number"),
         (edited((*MEASURED, "samples"), [2.0] * 6), "believed: The claim .* its .* 'fails'"),
         (edited((*MEASURED, "unit"), "ms"), "cannot be believed: 'ratio' has the unit 'ms'; known"),
         (edited((*KEPT, "rows", "barrier at the end"), GONE), "believed: Experiment A6 has the"),
         (edited(("date",), GONE), f"something is missing or .*'date'.*{ANEW}"),
-        (edited(("pages", "book/b"), "x"), "of another type .*indices must be integers"),
     ],
 )
 def test_what_is_no_file_of_results_is_refused_with_its_path_and_the_reason(path, text, message):

@@ -4,7 +4,6 @@ PyTorch is not installed here, so only the names in its program are compared.
 """
 
 import importlib
-import json
 import re
 from types import SimpleNamespace
 
@@ -32,18 +31,6 @@ def test_long_work_is_timed_three_times_and_short_work_as_often_as_allowed(clock
     ran = []
     peers.seconds(lambda: ran.append(clock.advance(seconds)), peers.go_on, most=7, clock=clock)
     assert len(ran) == runs
-
-
-def test_the_report_says_of_ten_products_how_long_dispatching_takes_too(capsys):
-    work = {"ten random products of 1": lambda: 1, "something else": lambda: 2}
-    peers.report("1.0", 5, work, peers.go_on)
-    report = json.loads(capsys.readouterr().out)
-    assert (report["version"], report["training steps"]) == ("1.0", 5)
-    assert [*report["seconds"]] == [
-        "ten random products of 1",
-        "ten random products of 1, handed out",
-        "something else",
-    ]
 
 
 def test_the_frameworks_take_turns_and_the_numbers_of_all_processes_are_kept():
@@ -104,52 +91,10 @@ def test_each_number_in_the_sentences_of_the_page_is_in_the_files(page):
         assert re.match(r"\d", number), role
 
 
-@pytest.fixture
-def app(page, tmp_path, monkeypatch):
-    """A build with three machines; the second has run only the group "Work"."""
-    groups = {"Work": [("quick", "a"), ("graph", "graph", "b")], "Copies": [("slow", "b")]}
-    monkeypatch.setattr(page, "GROUPS", groups)
-    (tmp_path / "evidence").mkdir()
-    ones = [1, 1, 1]
-    for stem, torch_times, jax_times in (
-        ("h200", {"a": [1, 9, 2], "b": [2, 2, 2]}, {"a": [4, 3, 5], "b": ones}),
-        ("two-cores", {"a": [4, 4, 4], "graph": ones}, {"a": ones}),
-        ("two-xeon-cores", {}, {}),
-    ):
-        data = {
-            "machine": stem,
-            "date": "2026-11-26",
-            "versions": {"JAX": "0.1"},
-            "training steps": 5,
-            "seconds": {"PyTorch": torch_times, "JAX": jax_times},
-        }
-        (tmp_path / "evidence" / f"{stem}.json").write_text(json.dumps(data))
-    images = SimpleNamespace(add_file=lambda *_: None)
-    return SimpleNamespace(srcdir=tmp_path, env=SimpleNamespace(images=images))
-
-
-def test_a_table_has_the_groups_of_which_a_machine_has_run_something(page, app):
-    line, table = page.table(app, "book/beside-pytorch", "two-cores")
-    assert line.astext() == "two-cores; JAX 0.1; 2026-11-26; 5 steps of training."
-    _, *rows = ([entry.astext() for entry in row] for row in table.findall(page.nodes.row))
-    one, none = page.spread([1, 1, 1]), "\N{EN DASH}"
-    assert rows == [
-        ["Work"],
-        ["quick", page.spread([4, 4, 4]), one, "4.0"],
-        ["graph", one, none, none],
-    ]
-
-
-def test_the_figure_says_its_ratios_to_whoever_does_not_see_it(page, app):
-    (figure,) = page.figure(app, "book/beside-pytorch", "")
-    assert next(figure.findall(page.nodes.image))["alt"] == (
-        "Ratios of times, PyTorch to JAX: quick 0.5 on H200; quick 4 on two EPYC cores; "
-        "slow 2 on H200"
-    )
-    assert (app.srcdir / "_build" / "figures" / "ratios.svg").exists()
-
-
-def test_times_have_one_unit_and_three_digits(page):
-    to = "\N{EN DASH}\N{WORD JOINER}"
-    assert page.spread([0.0111, 0.012, 0.0095]) == f"11.1\xa0ms (9.50{to}12.0)"
-    assert page.spread([4.4e-4, 4.5e-4, 1.1e-3]) == f"450\xa0\N{MICRO SIGN}s (440{to}1100)"
+def test_a_row_has_times_in_one_unit_with_their_range_and_the_ratio_of_medians(page):
+    torch, jax = {"work": [0.0111, 0.012, 0.0095]}, {"graph": [4e-4, 4.4e-4, 1.1e-3]}
+    data = {"seconds": {"PyTorch": torch, "JAX": jax}}
+    to, none = "\N{EN DASH}\N{WORD JOINER}", "\N{EN DASH}"
+    work, graph = f"11.1\xa0ms (9.50{to}12.0)", f"440\xa0\N{MICRO SIGN}s (400{to}1100)"
+    assert page.cells_of(data, "Both", "work", "graph") == ("Both", work, graph, "25")
+    assert page.cells_of(data, "One", "work") == ("One", work, none, none)

@@ -35,7 +35,7 @@ def side(verdict, margin, tries=1):
 HELD, FAILED = side("holds", 1.0), side("fails", -1.0)
 UNTESTABLE = dict(verdict="untestable", margin=None, tries=1, needs="a GPU", measured=[])
 EVIDENCE = {
-    "commit": "abc-dirty",
+    "commit": "abc",
     "date": "2026-11-24",
     "machine": "mine",
     "claims": {
@@ -135,7 +135,7 @@ def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
     machine, table = page("causes_table")
     assert machine.astext() == "Tested on mine."
     header, title, fork, _, copy, new = cells_of(table)
-    assert title == ["Page One (2026-11-24, at commit abc with changes that are not committed)"]
+    assert title == ["Page One (2026-11-24, at commit abc)"]
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
     assert fork[:3] == ["A fork", "holds\n\nratio: 2", "the other device"]
     assert fork[3].startswith("does not hold (when tried 3 times)")

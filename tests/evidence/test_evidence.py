@@ -12,7 +12,7 @@ import check_claims
 import counterfactuals
 import pytest
 import run_notebook
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbclient.exceptions import CellTimeoutError
 from pages import notebook_showing, write_page
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, notebooks
 
@@ -158,18 +158,14 @@ def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropp
     assert list(book.pages) == ["solutions/one"]
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [(DeadKernelError("Kernel died"), "Kernel died"), (CellTimeoutError("too\nlate"), "too late")],
-)
-def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book, error, words):
+def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book):
     def break_off(call):
         if call == 1:
             book.before = lambda call: None
-            raise error
+            raise CellTimeoutError("too\nlate")
 
     book.before = break_off
-    assert book.gather() == [f"one broke off, and its old evidence stays: {words}"]
+    assert book.gather() == ["one broke off, and its old evidence stays: too late"]
     assert book.ran == [ALL_RUNS[0], *ALL_RUNS[5:]]
     assert list(book.pages) == ["solutions/one"]
 
@@ -182,20 +178,12 @@ def test_a_claim_that_a_run_never_reached_is_named_with_the_error(book, monkeypa
     assert wrong.endswith("never reached x1-gpu, x2 (IndexError: out of range)")
 
 
-@pytest.mark.parametrize(
-    ("samples", "bound", "margin", "ends", "verdict"),
-    [
-        ((2.0, 2.2, 2.4, 2.6, 3.0, 4.0), 2.0, 0.25, [0.0, 1.0], "inconclusive"),
-        ((1.0, 2.0), 0.5, None, None, "inconclusive"),  # JSON has no infinite interval.
-    ],
-)
-def test_the_comparison_that_is_nearest_to_failing_decides_the_margin(
-    samples, bound, margin, ends, verdict
-):
-    ratio = Quantity("ratio", samples)
-    result = causes.summary(Claim("A claim.", (ratio > 0.1, ratio > bound)))
-    assert (result["margin"], result.get("ends")) == (margin, ends)
-    assert result["measured"][1].endswith(f"claimed: > {bound:g}: {verdict}")
+def test_the_comparison_that_is_nearest_to_failing_decides_the_margin():
+    ratio, few = Quantity("ratio", (2.0, 2.2, 2.4, 2.6, 3.0, 4.0)), Quantity("few", (1.0, 2.0))
+    result = causes.summary(Claim("A claim.", (ratio > 0.1, ratio > 2)))
+    assert (result["margin"], result["ends"]) == (0.25, [0, 1])
+    result = causes.summary(Claim("A claim.", (few > 0.5,)))
+    assert (result["margin"], "ends" in result) == (None, False)  # JSON has no infinite interval.
 
 
 # --- What is a defect -------------------------------------------------------------------------
@@ -260,12 +248,10 @@ def test_a_claim_without_a_result_a_result_without_its_claim_and_another_cause_a
 @pytest.mark.parametrize(
     ("condition", "verdicts", "wrong"),
     [
-        ("one CPU device", "uuh", ""),
         ("one CPU device", "uhh", "less than half"),
         ("one CPU device", "uuf", "does not hold: c-gpu"),
         ("CPU devices in place of GPUs", "uhf", ""),
         ("CPU devices in place of GPUs", "hhu", "did not run: c-gpu"),
-        ("CPU devices in place of GPUs", "hh", "did not run: any claim about GPUs"),
     ],
 )
 def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
@@ -279,23 +265,17 @@ def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
 
 
 @pytest.mark.parametrize(
-    ("causes", "words"),
+    ("cause", "words"),
     [
-        ({"x1-gpu": BARRIERS}, r"has claims without a cause in CAUSES of .*: x2"),
-        (
-            CAUSES["one"] | CAUSES["solutions/one"],
-            r"has keys that .* does not claim: early, of-x, ",
-        ),
-        (
-            {"x1-gpu": BARRIERS, "x2": Intervention("", {"z": ""})},
-            r"one\.md, x2: 'z' does not stand in the notebook exactly once",
-        ),
+        ({}, r"has claims without a cause in CAUSES of .*: x2"),
+        ({"x2": Intervention("", {"z": ""})}, r"one\.md, x2: 'z' does not stand in the notebook"),
     ],
 )
 def test_causes_that_do_not_fit_their_page_are_refused_before_a_run(
-    book, monkeypatch, causes, words
+    book, monkeypatch, cause, words
 ):
-    monkeypatch.setattr(counterfactuals, "CAUSES", CAUSES | {"solutions/one": causes})
+    causes = CAUSES | {"solutions/one": {"x1-gpu": BARRIERS} | cause}
+    monkeypatch.setattr(counterfactuals, "CAUSES", causes)
     with pytest.raises(ValueError, match=words):
         book.gather()
     assert book.ran == []
@@ -310,18 +290,10 @@ def test_a_page_is_named_as_the_book_names_it_or_by_its_path():
     assert check_claims.arguments(names).pages == [page, page]
 
 
-@pytest.mark.parametrize(
-    ("given", "words"),
-    [
-        (["nowhere"], "there is no page 'nowhere'; there are asynchronous-computation, "),
-        (["--load", "2"], "--load, --cores and --devices need --repeats"),
-        (["--repeats", "many"], "invalid int value: 'many'"),
-    ],
-)
-def test_what_makes_no_sense_is_refused_in_a_sentence(given, words, capsys):
+def test_a_load_without_repeats_is_refused_because_it_would_have_no_effect(capsys):
     with pytest.raises(SystemExit):
-        check_claims.arguments(given)
-    assert words in capsys.readouterr().err
+        check_claims.arguments(["--load", "2"])
+    assert "--load, --cores and --devices need --repeats" in capsys.readouterr().err
 
 
 def test_a_defect_ends_the_command_with_an_error_that_names_it(monkeypatch):

@@ -1,6 +1,5 @@
 """`make record`: the file on disk after an interruption, and how the command goes on."""
 
-import json
 import os
 import re
 import subprocess
@@ -72,14 +71,10 @@ def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(fi
     assert pages_in(file) == ["one", "two", "three"]
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("schema", 1), ("machine", {"cores": 2}), ("versions", {}), ("commit", "def5678")],
-)
-def test_a_file_of_another_machine_or_state_begins_anew(file, capsys, key, value):
-    run(file, stops_at="three")
-    before = json.dumps(json.loads(file.read_text(encoding="utf-8")) | {key: value})
-    file.write_text(before)
+@pytest.mark.parametrize("key", ["machine", "versions", "commit"])
+def test_a_file_of_another_machine_or_state_begins_anew(file, capsys, key):
+    run(file, HERE | {key: HERE["machine"] | {"cores": 2}}, stops_at="three")
+    before = file.read_text()
     run(file, stops_at="one")
     assert file.read_text() == before
     assert run(file) == pages_in(file) == ["one", "two", "three"]
@@ -108,10 +103,7 @@ def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monke
     assert record.header("here")["commit"] == f"{commit}-dirty"
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a b"])
-def test_a_name_that_can_be_no_file_is_refused(name, capsys):
+def test_a_name_that_can_be_no_file_is_refused(capsys):
     with pytest.raises(SystemExit):
-        record.main([name])
-    assert f"found {name!r}: make record NAME=my-machine" in " ".join(
-        capsys.readouterr().err.split()
-    )
+        record.main([""])
+    assert "found '': make record NAME=my-machine" in capsys.readouterr().err
