@@ -14,10 +14,6 @@ Without `until` it stops after `repeats` rounds. With `until` this is a sequenti
 18, 36, 72 and 144 rounds it looks at the claim, and stops at the first look that decides it. Five
 looks are wrong more often than one, so each may spend only a fifth of the allowed 5 % (alpha
 spending, Bonferroni): its intervals have 99 %.
-
-A control may decide which rounds count, for example those with enough free cores. The other rounds
-are dropped before anything is computed. A look waits for rounds that count, at most for twice as
-many rounds in all.
 """
 
 import contextlib

@@ -136,8 +136,7 @@ class Quantity:
                 f"{plural(count, 'sample')} {'is' if count == 1 else 'are'} too few for a "
                 f"{in_percent(self.level)} interval (needs {self.min_samples})"
             )
-        if self.median and (high - low) / abs(self.median) > 0.25:
-            share = (high - low) / abs(self.median)
+        if self.median and (share := (high - low) / abs(self.median)) > 0.25:
             warnings.append(f"interquartile range is {share:.0%} of the median")
         return tuple(warnings)
 
