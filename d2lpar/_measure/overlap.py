@@ -29,7 +29,12 @@ class OverlapScore(Quantity):
     """How much two activities overlapped, round by round: 0 is not at all, 1 is perfectly.
 
     Attributes:
-        samples: The score of each round, a ratio; the other attributes are those of `Quantity`.
+        name: As in `Quantity`.
+        samples: The score of each round.
+        unit: Empty, since it is a ratio.
+        exact: As in `Quantity`.
+        level: As in `Quantity`.
+        once: As in `Quantity`.
         shared_device: The device that holds the results of both, if they lie on a single one.
     """
 
