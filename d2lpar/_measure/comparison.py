@@ -409,8 +409,8 @@ def compare(
     Raises:
         TypeError: If there is no function, or something given as one cannot be called.
         ValueError: If a number is out of range, `observe` uses the name `"total"` or `"dispatch"`,
-            `units` has a name that `observe` lacks, `until` returns something else than claims of
-            what is measured, or a function needs an array that was deleted or donated.
+            `units` has a name that `observe` lacks, `until` returns no claim of the comparison, or
+            a function needs an array that was deleted or donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:

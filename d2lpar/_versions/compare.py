@@ -55,7 +55,7 @@ class Change:
     unit: str
     ratio: float  # After over before; NaN if not all numbers are positive.
     interval: tuple[float, float]  # Of the ratio; infinite if there are too few samples for one.
-    needs: str | None = None  # What the machine lacked; then there is no verdict.
+    needs: str | None = None  # A need that the machine did not meet: no verdict.
     in_turn: bool = True  # Otherwise the interval does not cover how runs differ.
 
     @property
