@@ -167,7 +167,7 @@ def share(text: str) -> float:
 def seconds(text: str) -> float:
     """Read a time in seconds or, with `m` behind it, in minutes."""
     try:
-        number = float(text.rstrip("sm")) * (60 if text.endswith("m") else 1)
+        number = 60 * float(text[:-1]) if text.endswith("m") else float(text.removesuffix("s"))
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):

@@ -87,12 +87,7 @@ def try_all_gpus() -> list[jax.Device]:
 
 
 def all_devices() -> list[jax.Device]:
-    """Return every CPU and GPU device that JAX sees, the CPUs first.
-
-    Example:
-        >>> cpu() in all_devices()
-        True
-    """
+    """Return every CPU and GPU device that JAX sees, the CPUs first."""
     return _devices_of("cpu") + _devices_of("gpu")
 
 
@@ -209,10 +204,6 @@ def _count(kind: str) -> str:
     return plural(len(_devices_of(kind)), f"{kind.upper()} device")
 
 
-PACKAGES = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
-"""The packages that a measurement may depend on, beside Python."""
-
-
 @dataclass(frozen=True)
 class Machine:
     """The machine of a measurement; `memory` in bytes, `devices` such as `"3 x cpu"`."""
@@ -251,15 +242,9 @@ def this_machine() -> Machine:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that a measurement depends on.
-
-    Example:
-        >>> sorted(versions())
-        ['Python', 'd2lpar', 'jax', 'jaxlib', 'numpy', 'scipy']
-    """
-    return {"Python": platform.python_version()} | {
-        name: metadata.version(name) for name in PACKAGES
-    }
+    """Return the versions of Python and of the packages that a measurement depends on."""
+    packages = ("d2lpar", "jax", "jaxlib", "numpy", "scipy")
+    return {"Python": platform.python_version()} | {p: metadata.version(p) for p in packages}
 
 
 def _processor() -> str:

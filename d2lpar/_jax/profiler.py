@@ -18,16 +18,12 @@ from typing import Any
 class Sessions:
     """Sessions of JAX's profiler that make way when the program opens one.
 
-    Args:
-        make_way: Returns a context manager that closes an open session of `watch` and keeps others
-            from opening; the program's session is created inside it.
-
-    Attributes:
-        why_none: Why the last session could not be opened, in words; "" if all could.
+    `make_way` returns a context manager that closes an open session of `watch` and keeps others
+    from opening; the program's session is created inside it.
     """
 
     def __init__(self, make_way: Callable[[], AbstractContextManager[None]]) -> None:
-        self.why_none = ""
+        self.why_none = ""  # Why the last session could not be opened, in words.
         self._make_way = make_way
         self._original: Callable[..., Any] | None = None
 

@@ -29,19 +29,14 @@ _undo = ExitStack()
 
 
 class _Here(threading.local):
-    """The state of a thread.
-
-    Attributes:
-        listeners: Those of the open blocks, innermost last. Only the innermost is called; None,
-            from `waits_allowed`, ignores the read.
-        reading: Whether the thread is inside a read, which may pass several of the attributes.
-        refused: The id of the array whose buffer JAX has just refused to NumPy, else 0.
-    """
+    """The state of a thread."""
 
     def __init__(self) -> None:
+        # The listeners of the open blocks, innermost last. Only the innermost is called; None, from
+        # `waits_allowed`, ignores the read.
         self.listeners: list[list[Listener | None]] = []
-        self.reading = False
-        self.refused = 0
+        self.reading = False  # A read may pass several of the replaced attributes.
+        self.refused = 0  # The id of the array whose buffer JAX has just refused to NumPy, else 0.
 
 
 _here = _Here()
@@ -124,12 +119,7 @@ def array_type() -> type:
 def replaced(
     attributes: Iterable[tuple[Any, str]], wrap: Callable[[Any, str, Any], Any]
 ) -> Iterator[None]:
-    """Replace attributes for the length of a block.
-
-    Args:
-        attributes: Pairs of an owner and a name; missing ones are skipped.
-        wrap: Takes the owner, the name and the old value, and returns the new value.
-    """
+    """Replace attributes of owners in a block by `wrap(owner, name, old)`; skip missing ones."""
     with ExitStack() as stack:
         for owner, name in attributes:
             if original := vars(owner).get(name):

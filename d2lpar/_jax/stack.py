@@ -140,21 +140,13 @@ class CodePosition(NamedTuple):
 
 
 class StackSample(NamedTuple):
-    """The stack of a thread at one moment.
+    """The stack of a thread at one moment."""
 
-    Attributes:
-        fingerprint: Differs from that in an earlier sample if the thread has moved in between.
-        position: The innermost position in the user's own code.
-        innermost: The innermost position outside NumPy.
-        callers: Up to three positions in the user's code that led here, innermost first.
-        activity: One of `_ACTIVITIES`, or `"callback"` if JAX called the user's code back.
-    """
-
-    fingerprint: tuple[int, int, int]
-    position: CodePosition
-    innermost: CodePosition
-    callers: tuple[CodePosition, ...]
-    activity: str
+    fingerprint: tuple[int, int, int]  # Differs between two samples if the thread has moved.
+    position: CodePosition  # The innermost one in the user's own code.
+    innermost: CodePosition  # The innermost one outside NumPy.
+    callers: tuple[CodePosition, ...]  # Up to three of the user's that led here, innermost first.
+    activity: str  # One of `_ACTIVITIES`, or "callback" if JAX called the user's code back.
 
 
 def sample_stack(frame: FrameType | None) -> StackSample | None:
@@ -280,12 +272,7 @@ def _owner_of_call(called: str, names: dict[str, Any]) -> str:
 
 
 def may_dispatch(sample: StackSample, names: dict[str, Any]) -> bool:
-    """Return whether a thread is, or may be, in a call that dispatches work to a device.
-
-    Args:
-        sample: The sample of the thread.
-        names: The global variables of its innermost frame.
-    """
+    """Return whether a thread with these global names may be in a call that dispatches work."""
     if sample.activity != "call":
         return sample.activity in ("jax", "puts")
     called = sample.innermost.called_name()

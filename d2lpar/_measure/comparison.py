@@ -14,10 +14,6 @@ Without `until` it stops after `repeats` rounds. With `until` this is a sequenti
 18, 36, 72 and 144 rounds it looks at the claim, and stops at the first look that decides it. Five
 looks are wrong more often than one, so each may spend only a fifth of the allowed 5 % (alpha
 spending, Bonferroni): its intervals have 99 %.
-
-A control may decide which rounds count, for example those with enough free cores. The other rounds
-are dropped before anything is computed. A look waits for rounds that count, at most for twice as
-many rounds in all.
 """
 
 import contextlib
@@ -29,7 +25,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from operator import itemgetter
-from typing import Any, Never
+from typing import Any
 
 import jax
 import numpy as np
@@ -413,8 +409,8 @@ def compare(
     Raises:
         TypeError: If there is no function, or something given as one cannot be called.
         ValueError: If a number is out of range, `observe` uses the name `"total"` or `"dispatch"`,
-            `units` has a name that `observe` lacks, `until` ignores the measured times, or a
-            function needs an array that was deleted or donated to an earlier call.
+            `units` has a name that `observe` lacks, `until` returns no claim of the comparison, or
+            a function needs an array that was deleted or donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
 
     Example:
@@ -626,8 +622,6 @@ class _Rounds:
         require_count("warmup", self.warmup, at_least=0)
         require_count("repeats", repeats, at_least=1)
         require_seconds("max_seconds", max_seconds)
-        if question:
-            question.require_use()
         clock = self.timed[0].clock
         for round_ in range(-self.warmup, 0):
             self._call_each(round_)
@@ -654,12 +648,13 @@ class _Rounds:
 
     def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
         """Say whether the next look has to wait for more rounds: for `wanted` that count."""
-        if not has_question or not self.control:
-            return rounds < wanted
-        return rounds < wanted or (sum(self._counts()) < wanted and rounds < 2 * wanted)
+        most = 2 * wanted if has_question else wanted
+        return rounds < wanted or (sum(self._counts()) < wanted and rounds < most)
 
     def _counts(self) -> list[bool]:
-        """Return for each round whether the control held."""
+        """Return for each round whether it counts."""
+        if not self.control:
+            return [True] * len(self.timed[0].total)
         return [probe < self.control.below for probe in self.probes]
 
     def _call_each(self, round_: int) -> None:
@@ -676,13 +671,10 @@ class _Rounds:
             self.probes.append(self.control.probe())
 
     def _comparison(self, level: float) -> Comparison:
-        all_rounds = [True] * len(self.timed[0].total)
-        counts, dropped, needs = all_rounds, 0, None
-        if self.control:
-            counts = self._counts()
-            dropped = counts.count(False)
-            if sum(counts) < FEWEST_ROUNDS:
-                counts, needs = all_rounds, self.control.needs
+        counts, needs = self._counts(), None
+        dropped = counts.count(False)
+        if self.control and sum(counts) < FEWEST_ROUNDS:
+            counts, needs = [True] * len(counts), self.control.needs
         measurements = [timed.measurement(level, counts) for timed in self.timed]
         return Comparison(measurements, level, dropped, needs)
 
@@ -704,15 +696,6 @@ class _Question:
                 "until=lambda times: times.ratio('a', 'b') < 0.5."
             )
 
-    def require_use(self) -> None:
-        """Raise an error if `until` makes no use of the comparison, before anything is run."""
-        with contextlib.suppress(_UsedError):
-            self.until(_Unmeasured())
-            raise ValueError(
-                "until ignores the measured times, so no number of rounds could change its answer: "
-                "compare quantities of the comparison that it is given."
-            )
-
     def decided_by(self, comparison: Comparison) -> bool:
         claim = self.until(comparison[self.name] if self.name else comparison)
         predicates = (claim,) if isinstance(claim, Predicate) else tuple(claim or ())
@@ -729,16 +712,3 @@ class _Question:
                     "ratio(), [...], - and /, or observe it, so that it keeps its level."
                 )
         return not comparison.needs and all(p.verdict != "inconclusive" for p in predicates)
-
-
-class _UsedError(Exception):
-    """`until` has used a comparison that has no times yet."""
-
-
-class _Unmeasured:
-    """A comparison without times: any use of it raises an error."""
-
-    def _raise(self, *_: object) -> Never:
-        raise _UsedError
-
-    __getattr__ = __getitem__ = __iter__ = __len__ = __contains__ = _raise

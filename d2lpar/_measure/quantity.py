@@ -5,7 +5,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any
 
@@ -136,8 +136,7 @@ class Quantity:
                 f"{plural(count, 'sample')} {'is' if count == 1 else 'are'} too few for a "
                 f"{in_percent(self.level)} interval (needs {self.min_samples})"
             )
-        if self.median and (high - low) / abs(self.median) > 0.25:
-            share = (high - low) / abs(self.median)
+        if self.median and (share := (high - low) / abs(self.median)) > 0.25:
             warnings.append(f"interquartile range is {share:.0%} of the median")
         return tuple(warnings)
 
@@ -247,14 +246,8 @@ class Quantity:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the quantity as plain data, for JSON."""
-        return {
-            "name": self.name,
-            "samples": list(self.samples),
-            "unit": self.unit,
-            "exact": self.exact,
-            "level": self.level,
-            "once": self.once,
-        }
+        data = {field.name: getattr(self, field.name) for field in fields(Quantity)}
+        return data | {"samples": list(self.samples)}
 
     def __format__(self, spec: str) -> str:
         """Write the median for use in a sentence.
@@ -339,12 +332,7 @@ def _finite_bounds(predicate: "Predicate | None") -> list[float]:
 
 
 def in_percent(share: float) -> str:
-    """Write a share in percent.
-
-    Example:
-        >>> in_percent(0.95)
-        '95 %'
-    """
+    """Write a share in percent, such as "95 %" for 0.95."""
     return f"{100 * share:.3g} %"
 
 

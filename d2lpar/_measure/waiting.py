@@ -1,15 +1,10 @@
 """Wait for asynchronous results, and bound how many calls are in flight.
 
-How it works. JAX can wait for arrays (`jax.block_until_ready`), but not for a device. `wait_all`
-relies on a device working through its queue in order: it puts a sentinel, a tiny addition, at the
-end of the queue, and once the sentinel is ready, everything before it is done. `blocks_host` treats
-an operation as a black box: if the operands are still not ready when the operation has returned, it
-has not waited for them.
-
-`InFlight` keeps the pending calls in a line, oldest first. If there is no room for a further call,
-it waits for the oldest one that still has something to wait for, and so for all before it. In a
-loop that donates its state, `x = window.submit(step, x)`, this may not be the first in line. With a
-bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call 2:
+How it works. `InFlight` keeps the pending calls in a line, oldest first. If there is no room for a
+further call, it waits for the oldest one that still has something to wait for, and so for all
+before it. In a loop that donates its state, `x = window.submit(step, x)`, this may not be the first
+in line. With a bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call
+2, that is a tiny addition at the end of the device's queue (see `wait_all`):
 
     submit   waits for               line afterwards
     1        nothing                 1: x1
@@ -354,11 +349,9 @@ class _Line:
             position, arrays = self._oldest()
 
     def _oldest(self) -> tuple[int, list[Any]]:
-        """Find the first call in line that can still be waited for.
+        """Return the first call that can still be waited for: its position, from 1, and its arrays.
 
-        Returns:
-            Its position, from 1, and its arrays or sentinels; the end of the line and none if all
-            arrays were deleted.
+        If all arrays were deleted, this is the end of the line, without arrays.
         """
         for position, call in enumerate(self.calls, 1):
             if arrays := _not_deleted(call.arrays) or call.sentinels:

@@ -85,10 +85,6 @@ def crowding(threads: int) -> float:
         denominator is processor time, since even a single thread may have to share its core, and
         the least of all threads, since a virtual machine may charge a thread for time in which it
         did not run. So two threads on one core never come below 2.
-
-    Example:
-        >>> crowding(2) > 0.5  # Near 1 with two cores free, near 2 with one.
-        True
     """
     data = b"x" * 10_000_000  # Not zeros: their pages would be allocated while a thread hashes.
 

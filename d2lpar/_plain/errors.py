@@ -94,16 +94,7 @@ def require_function(name: str, function: object) -> None:
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """Turn the failure of an import into one that says what to install.
-
-    Example:
-        >>> with needs("plot"):
-        ...     import no_such_module
-        Traceback (most recent call last):
-        ...
-        ImportError: no_such_module is not installed: pip install "d2lpar[plot] @ \
-git+https://github.com/d2lpar/d2lpar"
-    """
+    """Turn the failure of an import into one that says what to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -56,12 +56,7 @@ def prefix_of(value: float, unit: str, rounds_up: float = 1.0) -> tuple[float, s
 
 
 def plural(count: int, noun: str) -> str:
-    """Write a count with its noun, in the plural unless it is one.
-
-    Example:
-        >>> plural(1, "sample"), plural(3, "sample")
-        ('1 sample', '3 samples')
-    """
+    """Write a count with its noun, such as "1 sample" or "3 samples"."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 

@@ -17,13 +17,7 @@ from pathlib import Path
 
 
 class Script:
-    """A script or a module that is to run as the main program.
-
-    Args:
-        name: The path of a script, or the name of a module.
-        is_module: Whether `name` is a module, as after `python -m`.
-        arguments: The rest of `sys.argv`, after the name.
-    """
+    """A script, by its path, or a module, by its name; and the rest of `sys.argv`."""
 
     def __init__(self, name: str, is_module: bool, arguments: list[str]) -> None:
         self.name, self.is_module, self.arguments = name, is_module, arguments

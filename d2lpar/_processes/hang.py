@@ -70,11 +70,8 @@ class SharedState:
                    +----> the half to read; the writer fills the other one, then flips this byte
 
     There is no lock, since a stopped process would hold it for ever. A read is torn only if the
-    writer fills both halves meanwhile. Torn JSON does not parse, and the reader tries again.
-
-    Args:
-        descriptor: The file behind the memory, which the caller may close afterwards. None makes a
-            new file.
+    writer fills both halves meanwhile. Torn JSON does not parse, and the reader tries again. The
+    memory is that of a file, which may be closed afterwards; without a descriptor, of a new one.
     """
 
     def __init__(self, descriptor: int | None = None) -> None:
@@ -197,19 +194,12 @@ def _may_wait_in_xla(thread: threading.Thread | None) -> bool:
 
 
 class ProcessStatus(NamedTuple):
-    """One process of a run, as seen by the process that started it.
+    """One process of a run, as seen by the process that started it."""
 
-    Attributes:
-        number: The number of the process, from 0.
-        state: The last state that its sampler has written.
-        fate: Why it makes no progress, in words, such as `"has finished"`; "" while it runs.
-        printed: The last line that it has printed.
-    """
-
-    number: int
-    state: dict[str, Any] | None = None
-    fate: str = ""
-    printed: str = ""
+    number: int  # From 0.
+    state: dict[str, Any] | None = None  # The last one that its sampler has written.
+    fate: str = ""  # Why it makes no progress, such as "has finished"; "" while it runs.
+    printed: str = ""  # The last line that it has printed.
 
     def is_unresponsive(self, now: float) -> bool:
         """Return whether the last sample is so old that Python cannot be running there."""
@@ -246,12 +236,7 @@ def _waits(thread: dict[str, Any], now: float) -> bool:
 
 
 def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
-    """Return where each process stands, and which is missing where the others wait.
-
-    Args:
-        processes: All processes of the run.
-        now: The time in seconds, by the clock of their samplers.
-    """
+    """Return where each process stands now, and which is missing where the others wait."""
     if not processes:
         return "They have ended."
     lines = []
@@ -347,11 +332,6 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
 
 
 def process_list(numbers: Iterable[int]) -> str:
-    """Return the processes with these numbers in words.
-
-    Example:
-        >>> process_list([0, 2, 3]), process_list([1])
-        ('Processes 0, 2 and 3', 'Process 1')
-    """
+    """Return numbers of processes in words, such as "Process 1" or "Processes 0, 2 and 3"."""
     *most, last = map(str, numbers)
     return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"

@@ -19,11 +19,7 @@ _OWN_LINE = 0.01  # A line explains lateness if it loses that much more than els
 
 
 def compared(reports: Mapping[int, Watched]) -> str:
-    """Return which process was late and where, a table of all processes, and each one's report.
-
-    Args:
-        reports: The report of each process, by its number.
-    """
+    """Return which process was late and where, a table of all processes, and each one's report."""
     waits = {n: w.collective_seconds / w.judged_seconds for n, w in sorted(reports.items())}
     table = ["Share of the time  in collective operations  device idle at its lines"]
     for number, share in waits.items():

@@ -69,15 +69,10 @@ _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
 
 
 class Kept(NamedTuple):
-    """Stands for the value that each process keeps after `Workers.keep`, in a later call.
+    """Stands for the value that each process keeps after `Workers.keep`, in a later call."""
 
-    Attributes:
-        workers: Identifies the `Workers` that keep the value.
-        number: Identifies the value among theirs.
-    """
-
-    workers: int
-    number: int
+    workers: int  # Identifies the `Workers` that keep the value.
+    number: int  # Identifies the value among theirs.
 
 
 class Workers:

@@ -46,30 +46,17 @@ NO_RATIO = math.nan, (math.nan, math.nan)
 
 @dataclass(frozen=True)
 class Change:
-    """How a quantity of one function differs between two versions of a program.
-
-    Attributes:
-        function: The name of the function.
-        quantity: `"total"`, `"dispatch"`, or the name of an observed quantity.
-        before: The median of the one version, in `unit`.
-        after: The median of the other.
-        unit: `"s"`, `"B"` or `""`.
-        ratio: After over before; NaN if not all numbers are positive.
-        interval: The interval of the ratio; infinite if there are too few samples for one.
-        needs: A need of the measurement that the machine did not meet; then there is no verdict.
-        in_turn: Whether the two were run in turn. Otherwise the interval does not cover the
-            differences from run to run.
-    """
+    """How a quantity of one function differs between two versions of a program."""
 
     function: str
-    quantity: str
-    before: float
+    quantity: str  # "total", "dispatch", or the name of an observed quantity.
+    before: float  # The median of the one version, in `unit`.
     after: float
     unit: str
-    ratio: float
-    interval: tuple[float, float]
-    needs: str | None = None
-    in_turn: bool = True
+    ratio: float  # After over before; NaN if not all numbers are positive.
+    interval: tuple[float, float]  # Of the ratio; infinite if there are too few samples for one.
+    needs: str | None = None  # A need that the machine did not meet: no verdict.
+    in_turn: bool = True  # Otherwise the interval does not cover how runs differ.
 
     @property
     def verdict(self) -> str:
@@ -130,9 +117,8 @@ def changes(before: Comparison, after: Comparison) -> list[Change]:
     result = []
     for function, quantity in in_common(before, after):
         old, new = before[function][quantity], after[function][quantity]
-        ratio, interval = ratio_of(new, old)
-        names_and_medians = function, quantity, old.median, new.median
-        result.append(Change(*names_and_medians, old.unit, ratio, interval, needs, in_turn=False))
+        numbers = old.median, new.median, old.unit, *ratio_of(new, old)
+        result.append(Change(function, quantity, *numbers, needs, in_turn=False))
     return result
 
 
@@ -204,12 +190,7 @@ def rank_sums(m: int, n: int) -> np.ndarray:
 
 
 class Version(NamedTuple):
-    """A version of a program: a clone at some commit, or the user's repository itself.
-
-    Attributes:
-        name: Its name in the report.
-        folder: The root folder of its files.
-    """
+    """A version of a program: a clone at some commit, or the user's repository itself."""
 
     name: str
     folder: Path
@@ -291,14 +272,8 @@ def versions_of(
     """Yield the repository here and two of its versions; clones are removed after the block.
 
     A clone, unlike a `git worktree`, leaves nothing in the user's .git folder, also after kill -9.
-
-    Args:
-        program: The program to run; a commit without the script gets a copy of the script here.
-        before: A commit, as git names it.
-        after: Another commit; None for the files here.
-
-    Raises:
-        D2lparError: If there is no repository, or no such commit.
+    A commit without the script gets a copy of the script here. Without `after`, the second version
+    is the files here.
     """
     repository = Path(_git("rev-parse", "--show-toplevel")).resolve()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
@@ -381,18 +356,8 @@ def in_turn(
 ) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]], list[str]]:
     """Run two versions of a program in turn, each run in a process of its own.
 
-    Args:
-        program: The program to run; its last line of output is its measurement.
-        before: A commit.
-        after: Another commit; None for the files here.
-        rounds: How often to run each. Six is the fewest with a 95 % interval.
-
     Returns:
         The names of the two, the measurements of both for each round, and notes for the report.
-
-    Raises:
-        ValueError: If `rounds` is less than 1, or no function is measured by both.
-        D2lparError: If there is no such commit, or a run fails or prints something else.
     """
     require_count("rounds", rounds, at_least=1)
     with versions_of(program, before, after) as (repository, old, new):
@@ -462,14 +427,13 @@ def _cautions(
     if others := sorted(set().union(*map(_units, every_run)) - compared):
         names = dict.fromkeys(function for function, _ in others)
         yield f"Not compared, since not every run has it in the same unit: {', '.join(names)}."
-    warnings = dict.fromkeys(
+    yield from dict.fromkeys(
         f"Caution: {name} {warning}."
         for run in every_run
         for name, measurement in run.items()
         for warning in measurement.warnings
         if warning not in measurement.total.warnings  # Those are about the spread of samples.
     )
-    yield from warnings
     old, new = (sorted({run.machine for run in side}) for side in zip(*runs, strict=True))
     if old != new:
         yield (

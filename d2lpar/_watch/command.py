@@ -38,11 +38,9 @@ def script_to_run(options: argparse.Namespace) -> Script:
     """Return the script; refuse one that is missing, and a report that cannot be written."""
     if not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
-    if options.json and not os.access(options.json.parent, os.W_OK):
-        missing = "cannot write to the" if options.json.parent.is_dir() else "there is no"
-        options.refuse(f"{missing} folder {str(options.json.parent)!r} for the report")
-    if options.json and options.json.is_dir():
-        options.refuse(f"{str(options.json)!r} is a folder, not a file for the report")
+    json = options.json
+    if json and (json.is_dir() or not os.access(json.parent, os.W_OK)):
+        options.refuse(f"the report cannot be written to {str(json)!r}")
     return Script(options.script, options.module, options.arguments)
 
 
@@ -67,12 +65,7 @@ def process_number() -> int | None:
 
 
 def path_for_process(path: Path, number: int) -> Path:
-    """Return the file for one of several processes, next to the requested one.
-
-    Example:
-        >>> path_for_process(Path("runs/report.json"), 3).as_posix()
-        'runs/report.3.json'
-    """
+    """Return the file for one of several processes: `report.3.json` for `report.json`."""
     return path.with_name(f"{path.stem}.{number}{path.suffix}")
 
 
@@ -154,8 +147,9 @@ class Report:
 
     def _write_now_and_then(self) -> None:
         """Write the report up to now, ever more rarely: the process may be killed at any time."""
-        if self._json and time.monotonic() > self._due:
+        watcher = self._watcher  # The main thread may be in `end`, which forgets it.
+        if self._json and watcher and time.monotonic() > self._due:
             began = time.monotonic()
-            self._watcher.report()
-            write_whole(self._json, self._watcher.watched.to_json())
+            watcher.report()
+            write_whole(self._json, watcher.watched.to_json())
             self._due = time.monotonic() + max(10.0, 50 * (time.monotonic() - began))

@@ -37,36 +37,21 @@ class Argument(NamedTuple):
 
 @dataclass(eq=False)
 class Compiled:
-    """A program that was compiled, or is being compiled.
+    """A program that was compiled, or is being compiled."""
 
-    Attributes:
-        began: When its tracing began, in seconds of `time.perf_counter`.
-        over: When its compilation ended.
-        arguments: Its arguments; None if they were not seen.
-        results: The dtypes and shapes of its results.
-        thread: The identifier of the thread that compiled it.
-        callers: The positions that led to it, the user's own line first.
-        by_library: Whether a library's code is between that line and JAX.
-        went_elsewhere: Whether a sample saw the thread move since its compilation before.
-        function: A weak reference to the Python function, if JAX has one.
-        of_library: Whether that function belongs to a library, such as `jax.numpy`.
-        code: Distinguishes it from other programs with the same name.
-        again: Whether the program returned to this line, and had compiled it there before.
-    """
-
-    began: float
-    over: float
-    arguments: list[Argument] | None = None
-    results: tuple[str, ...] = ()
-    thread: int = 0
+    began: float  # When its tracing began, in seconds of `time.perf_counter`.
+    over: float  # When its compilation ended.
+    arguments: list[Argument] | None = None  # None if they were not seen.
+    results: tuple[str, ...] = ()  # The dtypes and shapes.
+    thread: int = 0  # The identifier of the thread that compiled it.
     name: str = ""
-    callers: tuple[CodePosition, ...] = ()
-    by_library: bool = False
-    went_elsewhere: bool = False
-    function: Any = None
-    of_library: bool = False
-    code: Any = None
-    again: bool = False
+    callers: tuple[CodePosition, ...] = ()  # The positions that led to it, the user's line first.
+    by_library: bool = False  # Whether a library's code is between that line and JAX.
+    went_elsewhere: bool = False  # A sample saw the thread move since its compilation before.
+    function: Any = None  # A weak reference to the Python function, if JAX has one.
+    of_library: bool = False  # Whether that function belongs to a library, such as `jax.numpy`.
+    code: Any = None  # Distinguishes it from other programs with the same name.
+    again: bool = False  # The thread returned to this line, and had compiled it there before.
 
     @property
     def seconds(self) -> float:
@@ -75,15 +60,11 @@ class Compiled:
 
 
 class Compilations:
-    """Collects the compilations of a process from JAX's events.
-
-    Attributes:
-        done: The compiled programs, in order.
-        moves: For each thread, the times of the samples that saw it move.
-    """
+    """Collects the compilations of a process from JAX's events."""
 
     def __init__(self) -> None:
-        self.done: list[Compiled] = []
+        self.done: list[Compiled] = []  # In order.
+        # For each thread, the times of the samples that saw it move.
         self.moves: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
         self._under_way: dict[int, Compiled] = {}
 

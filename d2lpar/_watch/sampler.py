@@ -77,14 +77,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 
 
 class Watcher:
-    """Samples this program from a thread of its own.
-
-    Attributes:
-        after: How many seconds the start takes; None to infer that from the compilations.
-        between_windows: Seconds outside of windows, by name of thread, position and activity.
-        callers: For each position, how often each other one called it.
-        times: How often some thread came to a position.
-    """
+    """Samples this program from a thread of its own."""
 
     _running: "Watcher | None" = None
     _lock = threading.Lock()
@@ -102,10 +95,12 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
+        # Seconds outside of windows, by name of thread, position and activity.
         self.between_windows: Counter[tuple[str, CodePosition, str]] = Counter()
+        # For each position, how often each other one called it, and how often a thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
         self.times: Counter[CodePosition] = Counter()
-        self.after = after
+        self.after = after  # The seconds of the start; None to infer them from the compilations.
         self._gives_way, self._outer = gives_way, None
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}

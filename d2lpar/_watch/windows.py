@@ -216,16 +216,12 @@ def overlap(spans: Spans, start: float, end: float) -> float:
 
 
 class Windows:
-    """Opens a window now and then: often at first, then ever more rarely.
-
-    Attributes:
-        closed: The windows whose recording has ended, in order.
-    """
+    """Opens a window now and then: often at first, then ever more rarely."""
 
     MANY, LENGTH = 20, 0.05
 
     def __init__(self) -> None:
-        self.closed: list[Window] = []
+        self.closed: list[Window] = []  # Those whose recording has ended, in order.
         # The first window is shorter, since its cost is unknown.
         self._length, self._due = self.LENGTH / 2, 0.0
         self._began = time.perf_counter()

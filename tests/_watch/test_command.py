@@ -119,11 +119,11 @@ def test_a_script_that_is_too_short_is_not_judged_and_one_that_is_not_seen_fails
     ("options", "says"),
     [
         (["nowhere.py"], "there is no script 'nowhere.py'"),
-        (["--json", "nowhere/report.json", __file__], "there is no folder 'nowhere'"),
-        (["--json", "/", __file__], "'/' is a folder"),
+        (["--json", "nowhere/report.json", __file__], "cannot be written to 'nowhere/report.json'"),
+        (["--json", "/", __file__], "cannot be written to '/'"),
         (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
         (["--fail-over", "much", __file__], "found 'much'"),
-        (["--after", "soon", __file__], "found 'soon'"),
+        (["--after", "500ms", __file__], "found '500ms'"),
         ([], "script"),
     ],
 )
