@@ -95,11 +95,6 @@ def test_a_probe_that_fails_while_the_block_runs_is_not_passed_over():
         assert failed.wait(60)
 
 
-def test_a_peak_cannot_be_read_before_the_block_has_begun():
-    with pytest.raises(ValueError, match="use it in a `with` statement"):
-        _ = PeakMemory().peak
-
-
 def test_the_second_of_two_blocks_needs_as_much_as_the_first(run_python):
     # Small pieces of memory: the C library never gives them back by itself.
     program = """

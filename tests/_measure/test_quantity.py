@@ -147,12 +147,9 @@ def test_chosen_rounds_and_another_name_change_nothing_else():
         ),
         (lambda: TINY.select([True]), "'tiny' has 3 samples, but 1 rounds were given"),
         (lambda: TINY.select([False] * 3), "'tiny' has no samples"),
-        (lambda: Quantity("loss", ()), "'loss' has no samples: measure it at least once"),
-        (lambda: Quantity("few", "123"), "samples of 'few' must be numbers, found '123'"),
         (lambda: Quantity("few", (1, None)), "samples of 'few' must be numbers, found"),
         (lambda: Quantity("few", ("1", "2")), "samples of 'few' must be numbers, found"),
         (lambda: Quantity("sure", (1,), level=1), "'sure' lies between 0 and 1, found 1"),
-        (lambda: Quantity("unsure", (1,), level=0), "'unsure' lies between 0 and 1, found 0"),
         (lambda: Quantity("loss", (1,), "ms"), "'loss' has the unit 'ms'; known are '', 'B', 's'"),
         (lambda: TEN > math.nan, "cannot be compared with nan"),
         (lambda: TEN.between(0, math.inf), "cannot be compared with inf"),
@@ -204,12 +201,10 @@ def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
         (Quantity("ratio", (1.7321,)), "", "1.7"),
         (Quantity("ratio", (1.7321,)), ".2f", "1.73"),
         (Quantity("time", (0.0012346,), "s"), ".2f", "1.23 ms"),
-        (Quantity("memory", (2_500_000.0,), "B"), ".0f", "2 MB"),
         (Quantity("share", (0.0413,)), "%", "4.1 %"),
         (Quantity("share", (0.0,)), "%", "0 %"),
         (Quantity("about", (128.0,)), "", "130"),
         (exact("calls", 128), "", "128"),  # A count is not rounded.
-        (exact("memory", 8_388_608, "B"), "", "8.4 MB"),
     ],
 )
 def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spec, text):
@@ -233,18 +228,6 @@ def test_the_summary_of_a_quantity_is_its_interval_in_words(quantity, summary):
     assert quantity.summary == summary
 
 
-def test_in_a_notebook_a_quantity_is_a_row_with_its_interval_as_a_bar_if_it_has_one():
-    html = Quantity("<i>", TEN.samples, "s")._repr_html_()
-    header, (name, median, _, doubt) = cells_of(html)
-    assert header[:3] == ["", "median", "interval"]
-    assert (name, median, doubt) == ("<i>", "5.5 s", "95 % interval 2 s to 9 s, 10 samples")
-    ((label, _),) = bars_of(html)
-    assert "interval 22 % to 99 %" in label  # Of an axis from 0 to 9 s.
-    few = TINY._repr_html_()
-    assert bars_of(few) == []
-    assert cells_of(few)[1] == ["tiny", "2", "", "3 samples, too few for an interval"]
-
-
 def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed():
     half = Quantity("half", tuple(sample / 2 for sample in TEN.samples))
     seconds = Quantity("other", (7.0,) * 6, "s")
@@ -254,6 +237,7 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
     ten, halved, other = ([width for *_, width in shapes] for _, shapes in bars_of(html))
     assert ten[0] == pytest.approx(2 * halved[0], rel=0.05)
     assert other[0] < 1  # All samples are equal, and yet the bar can be seen.
+    assert bars_of(TINY._repr_html_()) == []  # It has no interval.
     # The axis reaches below zero if a quantity does.
     negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
     ((label, _),) = bars_of(negative._repr_html_())
@@ -265,9 +249,7 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
     [
         (exact("n", 6) > 2, 2),
         (exact("n", 0.5) > 2, -0.75),
-        (exact("n", 0.25) < 0.5, 0.5),
         (exact("n", 3) > 0, 3),
-        (exact("n", 1.25).between(0.5, 1.5), 0.5),
         (exact("n", 3).between(0.5, 1.5), -3),
         (exact("n", 10).between(10, 10), 1),
         (exact("n", 1).between(10, 10), -0.9),

@@ -3,13 +3,11 @@ import os
 import pytest
 from tables import bars_of, cells_of, remarks_of
 
-from d2lpar import COLORS
 from d2lpar._plain.format import (
     DEVICE,
     HOST,
     as_table,
     format_value,
-    in_two_lines,
     interval_bar,
     share_bar,
     stacked_bar,
@@ -62,16 +60,6 @@ def test_titles_and_remarks_are_text_and_cells_are_html():
     assert remarks_of(html) == ["<script>"]
 
 
-def test_a_value_has_its_small_print_on_a_line_of_its_own():
-    html = as_table(["", ""], [["a", in_two_lines("1 <s", "0.9 to 1.1")]])
-    assert cells_of(html)[1] == ["a", "1 <s\n0.9 to 1.1"]
-
-
-def test_python_and_devices_have_the_colors_of_the_figures():
-    assert COLORS["host"] == HOST
-    assert COLORS["device"] == DEVICE
-
-
 @pytest.mark.parametrize(
     ("first", "whole", "longest", "host", "device"),
     [
@@ -109,11 +97,6 @@ def test_a_share_fills_no_less_than_nothing_and_no_more_than_the_whole(share, wi
     assert filled == (HOST, 0, width)
 
 
-def test_a_bar_says_what_it_shows_whatever_is_in_the_name():
-    ((label, _),) = bars_of(share_bar(0.5, HOST, 'the row "<i>"'))
-    assert label == 'the row "<i>"'
-
-
 # --- Writing files -----------------------------------------------------------------------------
 
 
@@ -146,14 +129,3 @@ def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where,
         write_whole(old, "new")
     assert old.read_text() == "old"
     assert os.listdir(old.parent) == [old.name]
-
-
-def test_an_interrupt_just_when_the_new_file_is_whole_stays_an_interrupt(old, monkeypatch):
-    def replace_and_stop(*paths, replaced=os.replace):
-        replaced(*paths)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "replace", replace_and_stop)
-    with pytest.raises(KeyboardInterrupt):
-        write_whole(old, "new")
-    assert old.read_text() == "new"

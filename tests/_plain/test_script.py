@@ -1,6 +1,4 @@
 import functools
-import subprocess
-import sys
 
 import pytest
 from commands import watch_script
@@ -32,17 +30,6 @@ threading.Thread(target=late, name='late').start()
     assert "What the devices did is not known: it did not use JAX." in said
 
 
-def test_a_script_sets_what_jax_reads_when_it_is_imported(command):
-    program = """
-import os
-os.environ['JAX_ENABLE_X64'] = '1'
-os.environ['JAX_NUM_CPU_DEVICES'] = '4'
-import jax, jax.numpy as jnp
-print(jnp.ones(3).dtype, jax.device_count())
-"""
-    assert command(program)[1] == "float64 4\n"
-
-
 def test_a_module_runs_as_python_would_run_it(command, tmp_path):
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__init__.py").write_text("")
@@ -54,12 +41,3 @@ def test_a_module_runs_as_python_would_run_it(command, tmp_path):
     assert (status, out) == (0, "3 ['--steps', '3'] trainer __main__\n")
     status, _, said = command("", module=["-m", "nowhere"])
     assert (status, "There is no module 'nowhere'" in said) == (1, True)
-
-
-def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tmp_path):
-    (tmp_path / "beside.py").touch()
-    (tmp_path / "script.py").write_text("import beside")
-    command = [sys.executable, "-P", "-m", "d2lpar", "watch", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert "No module named 'beside'" in done.stderr

@@ -129,10 +129,7 @@ def test_run_watches_each_process_and_says_which_was_late_and_where(script, run,
     assert capfd.readouterr().err == comparison
 
 
-def test_merge_names_the_file_that_is_no_report_or_a_second_one_of_a_process(script, tmp_path):
-    path = script("print()")
-    assert main_with("merge", path).startswith(f"{path}: This is no report of watch")
-    assert "No such file" in main_with("merge", "nothing.json")
+def test_merge_names_the_file_that_is_a_second_report_of_a_process(tmp_path):
     for file in (files := [tmp_path / "old.1.json", tmp_path / "new.1.json"]):
         file.write_text(Watched().to_json())
     assert "another report of process 1" in main_with("merge", *files)
@@ -154,8 +151,6 @@ log.write("not flushed")
     assert (path.parent / "log").read_text() == "not flushed"
 
 
-def test_run_refuses_a_script_that_is_not_there_and_a_report_without_watch(run, script, capsys):
-    assert run("no.py") == 2
-    assert "there is no script 'no.py'" in capsys.readouterr().err
+def test_run_refuses_to_write_a_report_without_watch(run, script, capsys):
     assert run("--json", "report.json", script("")) == 2
     assert "--json needs --watch" in capsys.readouterr().err

@@ -15,7 +15,7 @@ from multiprocessing.connection import Pipe
 import psutil
 import pytest
 
-from d2lpar import D2lparError, WorkerError, Workers
+from d2lpar import WorkerError, Workers
 from d2lpar._processes import workers as workers_module
 from d2lpar._processes.hang import SharedState
 
@@ -192,8 +192,6 @@ def test_nobody_else_gets_the_port_at_which_the_processes_meet():
             Workers(1, port=port)
     with Workers(1, port=port) as workers:  # It is free at once.
         assert workers.run(number) == [0]
-    with pytest.raises(WorkerError, match=r"cannot meet at 127\.0\.0\.1:65536"):
-        Workers(1, port=65536)
 
 
 def test_two_threads_that_ask_at_once_get_each_its_own_answers(shared):
@@ -244,25 +242,12 @@ def test_a_message_that_never_ends_counts_as_none(sleeping):
 
 
 def test_an_argument_that_makes_no_sense_is_refused(shared):
-    for options in ({"count": 0}, {"count": 1, "devices": 0}, {"count": 1, "port": -1}):
-        name = [*options][-1]
-        with pytest.raises(ValueError, match=f"{name} must be an integer of at least"):
-            Workers(**options)
+    with pytest.raises(ValueError, match="devices must be an integer of at least"):
+        Workers(1, devices=0)
     with pytest.raises(ValueError, match="kept by other workers"):
         shared.run(abs, workers_module.Kept(-1, 1))
-    with pytest.raises(TypeError, match="run\\(\\) needs a function"):
-        shared.run(3)
     with pytest.raises(ValueError, match="timeout must be a positive number"):
         shared.run(number, timeout=0)
-
-
-def test_a_system_that_cannot_pin_or_start_processes_is_named(monkeypatch):
-    monkeypatch.delattr(os, "sched_setaffinity", raising=False)
-    with pytest.raises(D2lparError, match="pin=True needs Linux"):
-        Workers(1, pin=True)
-    monkeypatch.setattr(sys, "platform", "win32")
-    with pytest.raises(D2lparError, match="Windows Subsystem for Linux"):
-        Workers(2)
 
 
 # --- No process is left -----------------------------------------------------------------------

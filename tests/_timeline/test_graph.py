@@ -6,7 +6,6 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
-from graphs import FORK, graph_of
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from recorded import FIRST, work
 from timelines import event, timeline
@@ -20,7 +19,6 @@ from d2lpar import (
     seconds_of,
     width,
 )
-from d2lpar._timeline.graph import layout_of
 from d2lpar._timeline.timeline import PYTHON
 
 X = jnp.ones((1, 2))
@@ -79,11 +77,6 @@ def test_each_operator_has_an_edge_from_each_result_that_it_needs(
     graph = computation_graph(function, *inputs)
     assert operators(graph) == ["input"] * len(inputs) + operators_after
     assert list(graph.edges) == edges
-
-
-def test_an_operator_without_a_result_is_there_as_well():
-    graph = computation_graph(lambda x: jax.debug.print("{}", x), X)
-    assert list(graph.edges) == [(0, 1)]
 
 
 def test_a_node_has_the_shape_and_dtype_of_its_result_and_the_numbers_of_the_program():
@@ -264,24 +257,3 @@ def test_the_graph_of_a_recorded_function_finds_its_runs():
     graph = computation_graph(function, FIRST)
     _, run = record_trace(function, FIRST)
     assert len(seconds_of(graph, run)) == 2  # No copy: a copy is watched only if returned.
-
-
-# --- Layout -------------------------------------------------------------------------------------
-
-
-def test_an_input_stands_just_above_the_first_operator_that_needs_it():
-    nodes = layout_of(graph_of("a-b b-c c-d late-d")).nodes
-    assert nodes["late"][1] == nodes["c"][1]
-
-
-def test_a_chain_stays_in_its_column_and_a_join_of_two_stands_between_them():
-    x = {node: across for node, (across, _) in layout_of(FORK).nodes.items()}
-    for column in ("x", "a"), ("s1", "s2", "s3"), ("copy", "m1", "m2", "m3", "back"):
-        assert [x[node] for node in column] == pytest.approx([x[column[0]]] * len(column))
-    for node in "a", "mean":
-        assert x[node] == pytest.approx((x["s1"] + x["m1"]) / 2)
-
-
-@pytest.mark.parametrize("skipping", ["a-f", "a-c a-d a-e a-f"], ids=["one", "four"])
-def test_edges_from_one_node_share_a_way_past_others_that_is_narrower_than_a_box(skipping):
-    assert layout_of(graph_of(f"a-b b-c c-d d-e e-f {skipping}")).width == 1.25

@@ -104,12 +104,6 @@ def test_the_nodes_and_edges_of_a_path_are_bold_where_they_skip_layers_as_well(g
     assert {node for node in graph if edges[node] == max(edges.values())} == set(path)
 
 
-def test_a_graph_too_large_to_be_read_is_drawn_with_straight_edges():
-    chain = " ".join(f"{number}-{number + 1} {number}-60" for number in range(60))
-    axes = plot.plot_graph(graph_of(chain))
-    assert {len(line) for line in lines(axes)} == {2}
-
-
 def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
     events = (
         Event("Python", "f", "dispatch", 0, 0, 10),
@@ -190,12 +184,6 @@ def test_a_timeline_without_devices_says_that_they_had_nothing_to_do():
     assert "<svg" in svg(axes)
 
 
-def test_a_device_and_its_copy_engine_have_the_same_color_and_the_next_device_another():
-    assert plot.device_color("GPU 1 to host") == plot.device_color("GPU 1")
-    names = ["CPU 0", "CPU 1", "CPU 2", "GPU 0", "GPU 1"]
-    assert len({plot.device_color(name) for name in names}) == len(names)
-
-
 def boxes(axes):
     return [patch for patch in axes.patches if isinstance(patch, FancyBboxPatch)]
 
@@ -241,12 +229,6 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
     assert sorted(legend(axes)) == ["a", "b", "straight"]
     assert len({line.get_color() for line in axes.lines if line.get_marker() in "os"}) == 2
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
-
-
-def test_more_curves_than_there_are_styles_are_refused():
-    five = {f"{n}": [Quantity("time", (1.0,) * 6, "s")] for n in range(5)}
-    with pytest.raises(ValueError, match="four curves and three models, found 5 and 0"):
-        plot.plot_curves([1.0], five, xlabel="x", ylabel="y")
 
 
 @pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])

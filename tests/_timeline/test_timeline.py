@@ -73,19 +73,6 @@ def test_a_row_that_is_not_there_is_an_error_that_names_the_others_and_so_is_one
         timeline().row("CPU 1")
 
 
-@pytest.mark.parametrize(
-    ("watched", "source"),
-    [
-        ([], "from JAX's profiler"),
-        (["CPU 0", "CPU 1"], "from watching when results were ready"),
-        (["CPU 1"], "from JAX's profiler; CPU 1 from watching when results were ready"),
-    ],
-)
-def test_a_timeline_says_where_its_times_come_from(watched, source):
-    run = timeline(event("CPU 0", 0, 1), event("CPU 1", 0, 1), watched=watched)
-    assert run.source == source
-
-
 def test_a_timeline_prints_each_row_with_its_runs():
     run = timeline(
         event(PYTHON, 0, 10, operator="dispatch", run=0),

@@ -120,11 +120,8 @@ def test_a_script_that_is_too_short_is_not_judged_and_one_that_is_not_seen_fails
     [
         (["nowhere.py"], "there is no script 'nowhere.py'"),
         (["--json", "nowhere/report.json", __file__], "cannot be written to 'nowhere/report.json'"),
-        (["--json", "/", __file__], "cannot be written to '/'"),
         (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
-        (["--fail-over", "much", __file__], "found 'much'"),
         (["--after", "500ms", __file__], "found '500ms'"),
-        ([], "script"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_runs(options, says, capsys):

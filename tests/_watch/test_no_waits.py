@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import d2lpar
-from d2lpar import D2lparError, InFlight, WaitError, no_waits, waits_allowed
+from d2lpar import InFlight, WaitError, no_waits, waits_allowed
 from d2lpar._jax import reads
 
 HIDDEN = pytest.mark.skipif(
@@ -312,11 +312,6 @@ def test_a_block_can_be_entered_again_and_has_forgotten_the_first_time(y):
         float(y[0, 0])
     with block:
         pass
-
-
-def test_it_cannot_be_asked_for_while_jax_traces():
-    with pytest.raises(D2lparError, match="while JAX traces"):
-        jax.jit(lambda x: no_waits().__enter__())(1.0)
 
 
 # --- What Python 3.11 hides -----------------------------------------------------------------------

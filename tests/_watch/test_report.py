@@ -34,13 +34,6 @@ def test_who_calls_a_line_is_said_and_how_often(watched):
     assert "Called from a.py:3." in str(watched)
 
 
-def test_in_a_notebook_the_report_is_a_table(watched):
-    page = watched._repr_html_()
-    assert "train.py:12" in page
-    assert "x &lt; y" in page
-    assert f'<a href="{KINDS["barrier"][2]}">' in page
-
-
 @pytest.mark.parametrize(
     ("code", "operation", "decides"),
     [
