@@ -3,7 +3,7 @@
 How it works. A call is timed twice, when Python has control back and when the result is ready, and
 an error is raised if XLA compiles meanwhile. `compare` runs rounds. In each round every function is
 called once, and in every other round in reversed order. So a disturbance or a drift of the machine
-hits all functions alike, and their times can be divided round by round:
+hits all functions alike, and their times can be divided round by round::
 
     round      1       2       3     ...     9     ...     18     ...     144
     calls    A B C   C B A   A B C         A B C         C B A           C B A

@@ -2,7 +2,7 @@
 
 How it works. `measure_overlap` times three functions with one `compare`: the first activity alone,
 the second alone, and both at once. The overlap score is the time that was saved over the time that
-could have been saved, (first + second - together) / min(first, second):
+could have been saved, (first + second - together) / min(first, second)::
 
     first    ======                     first    ======
     second         ===   score 0        second   ===      score 1

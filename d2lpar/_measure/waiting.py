@@ -4,7 +4,7 @@ How it works. `InFlight` keeps the pending calls in a line, oldest first. If the
 further call, it waits for the oldest one that still has something to wait for, and so for all
 before it. In a loop that donates its state, `x = window.submit(step, x)`, this may not be the first
 in line. With a bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call
-2, that is a tiny addition at the end of the device's queue (see `wait_all`):
+2, that is a tiny addition at the end of the device's queue (see `wait_all`)::
 
     submit   waits for               line afterwards
     1        nothing                 1: x1

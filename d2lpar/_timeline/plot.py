@@ -39,7 +39,7 @@ COLORS = {
     "wait": "#BBBBBB",
     "annotation": "#44AA99",
 }
-"""The colors of the book: each means the same in every figure, safe for color-blind readers.
+"""The colors of the book. Each means the same in every figure, and is safe for the color-blind.
 
 Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
 Universal Design (2008); olive, teal, wine and sand from P. Tol, Color Schemes (2021).
@@ -192,7 +192,7 @@ def plot_timelines(timelines: Mapping[str, Timeline]) -> list[plt.Axes]:
             is a bar; runs too short to be told apart are drawn as one.
 
     Returns:
-        The axes, one for each timeline. Python's row is on top: blue where it dispatches and white
+        The axes, one for each timeline. Python's row is on top, blue where it dispatches and white
         where it waits. Each name that the function gave to a part of itself
         (`jax.profiler.TraceAnnotation`) has a color of its own, and names that differ only by a
         final number share one. Below is a row for each device and copy engine. Copies are hatched.
