@@ -1,6 +1,7 @@
 """The shape of the package: private parts, tests, entries of the API, the cost of an import."""
 
 import importlib
+import inspect
 import pkgutil
 import re
 from pathlib import Path
@@ -57,3 +58,18 @@ def test_a_module_has_a_test_file_in_the_same_place(name):
     *folders, module = name.split(".")[1:]
     if not hasattr(importlib.import_module(name), "__path__"):
         assert ROOT.joinpath("tests", *folders, f"test_{module.strip('_')}.py").exists()
+
+
+@pytest.mark.parametrize("name", d2lpar.__all__)
+def test_the_docstring_of_a_public_name_describes_each_parameter_and_the_result(name):
+    value = getattr(d2lpar, name)
+    text = inspect.getdoc(value) or ""
+    described = re.findall(r"^    \*{0,2}(\w+):", text, re.MULTILINE)
+    if inspect.isclass(value):  # One without an __init__ of its own takes what its base takes.
+        if "__init__" in vars(value) and not issubclass(value, Exception):
+            assert {*inspect.signature(value).parameters} <= {*described}
+    elif callable(value):
+        signature = inspect.signature(value)
+        assert {*signature.parameters} <= {*described}
+        returns = re.search(r"^(Returns:$|Yields:$|Return )", text, re.MULTILINE)
+        assert returns or signature.return_annotation in (None, "None")

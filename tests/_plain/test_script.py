@@ -1,4 +1,6 @@
 import functools
+import subprocess
+import sys
 
 import pytest
 from commands import watch_script
@@ -41,3 +43,11 @@ def test_a_module_runs_as_python_would_run_it(command, tmp_path):
     assert (status, out) == (0, "3 ['--steps', '3'] trainer __main__\n")
     status, _, said = command("", module=["-m", "nowhere"])
     assert (status, "There is no module 'nowhere'" in said) == (1, True)
+
+
+def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tmp_path):
+    (tmp_path / "beside.py").touch()
+    (tmp_path / "script.py").write_text("import beside")
+    command = [sys.executable, "-P", "-m", "d2lpar", "watch", "script.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert "No module named 'beside'" in done.stderr
