@@ -33,18 +33,18 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
-# Names of functions, as they appear on the stack or in the source of a call. The first two read
-# values of an array, the third wait for a device, and the next two for anything else. A method that
-# is called `get` or `result` counts as waiting, as its class is unknown.
+# Names of functions that read values of an array, as they appear on the stack or in a call.
 _READS = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
+# Functions that wait for a device, and functions that wait for anything else. A method called `get`
+# or `result` counts as waiting, as its class is unknown.
 _BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
 _SLEEPS = {"sleep", "select", "poll", "recv", "read", "readline", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
 # Modules of the standard library that wait for another thread or process.
-_LOCKS = {"threading", "queue", "_base", "thread", "selectors", "connection", "queues"}
-_LOCKS |= {"subprocess"}
-_CALLBACKS = {"callback", "debugging", "io_callback"}
+_LOCK_MODULES = {"threading", "queue", "_base", "thread", "selectors", "connection", "queues"}
+_LOCK_MODULES |= {"subprocess"}
+_CALLBACK_MODULES = {"callback", "debugging", "io_callback"}
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -142,7 +142,7 @@ class CodePosition(NamedTuple):
 class StackSample(NamedTuple):
     """The stack of a thread at one moment."""
 
-    fingerprint: tuple[int, int, int]  # Differs between two samples if the thread has moved.
+    fingerprint: tuple[int, int, int]  # Usually differs if the thread has moved.
     position: CodePosition  # The innermost one in the user's own code.
     innermost: CodePosition  # The innermost one outside NumPy.
     callers: tuple[CodePosition, ...]  # Up to three of the user's that led here, innermost first.
@@ -164,7 +164,7 @@ def sample_stack(frame: FrameType | None) -> StackSample | None:
         elif not user:
             inner.append(position)
         elif position.owner == "jax":
-            called_back |= position.module in _CALLBACKS
+            called_back |= position.module in _CALLBACK_MODULES
         if len(user) == 4:
             break
     if not user:
@@ -177,17 +177,17 @@ def sample_stack(frame: FrameType | None) -> StackSample | None:
 
 def current_frames() -> dict[int, FrameType]:
     """Return the innermost frame of each thread, by its identifier."""
-    return _uncollected(sys._current_frames)
+    return _without_gc(sys._current_frames)
 
 
 def frames_outward(frame: FrameType | None) -> Iterator[FrameType]:
     """Yield a frame, its caller, and so on."""
     while frame is not None:
         yield frame
-        frame = _uncollected(getattr, frame, "f_back")
+        frame = _without_gc(getattr, frame, "f_back")
 
 
-def _uncollected(read: Callable[..., Any], *args: Any) -> Any:
+def _without_gc(read: Callable[..., Any], *args: Any) -> Any:
     """Read frames of another thread while the garbage collector is off.
 
     Python 3.11 creates a frame object on request, and may collect garbage halfway. A callback of
@@ -230,7 +230,8 @@ class _Inner:
 
 
 # The first row that holds is the activity, each with an example of a line. The order matters:
-# compiling reads constants, a barrier may pass `_value`, and each of them lies inside "jax".
+# compiling reads constants, a barrier may pass `_value`, and all of these are functions of JAX,
+# so the general row "jax" comes after them.
 _ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
     ("compiles", lambda at: at.in_jax("compil", "lower", "trace_to_jaxpr")),  # step(x), at first
     ("checks", lambda at: at.in_jax("check_special")),  # step(x), with jax_debug_nans
@@ -238,10 +239,10 @@ _ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
     ("value", lambda at: _READS & at.jax),  # float(loss)
     ("puts", lambda at: "device_put" in at.jax),  # jax.device_put(batch)
     ("jax", lambda at: at.jax),  # jnp.dot(x, y)
-    ("locks", lambda at: at.stdlib_module in _LOCKS),  # thread.join()
+    ("locks", lambda at: at.stdlib_module in _LOCK_MODULES),  # thread.join()
     ("sleeps", lambda at: at.method in _SLEEPS),  # time.sleep(1)
     ("locks", lambda at: at.method in _WAITS),  # lock.acquire(), in C
-    ("jax", lambda at: _owner_of_call(at.called, at.names) == "jax"),  # step(x), compiled
+    ("jax", lambda at: _package_of_callee(at.called, at.names) == "jax"),  # step(x), compiled
     ("call", lambda at: at.called),  # model(x), a local variable: perhaps of JAX
     ("call", lambda at: at.in_numpy or at.innermost.has_operator()),  # a[i] = x, read by NumPy
     ("python", lambda at: at.innermost.owner == "user"),  # total = 0
@@ -253,8 +254,8 @@ def _activity(inner: _Inner) -> str:
     return next(activity for activity, holds in _ACTIVITIES if holds(inner))
 
 
-def _owner_of_call(called: str, names: dict[str, Any]) -> str:
-    """Return the package of the function with this name; "" if unknown.
+def _package_of_callee(called: str, names: dict[str, Any]) -> str:
+    """Return the package of the callee's type, such as "jax" for a jitted function; "" if unknown.
 
     A jitted function has no frame once it is compiled, so the name must be looked up. Only global
     variables, and attributes that run no code when read, can be. A local variable stays unknown.
@@ -278,7 +279,7 @@ def may_dispatch(sample: StackSample, names: dict[str, Any]) -> bool:
     called = sample.innermost.called_name()
     if not called or only_reads(sample.innermost) or sample.innermost.owner == "stdlib":
         return False
-    return not _owner_of_call(called, names)
+    return not _package_of_callee(called, names)
 
 
 def only_reads(position: CodePosition) -> bool:
@@ -293,8 +294,8 @@ def only_reads(position: CodePosition) -> bool:
 
 def processor_time(thread: threading.Thread | None) -> float | None:
     """Return the CPU seconds that a thread has used; None if unknown."""
-    # Linux numbers the CPU clock of a thread like this. pthread_getcpuclockid returns the same
-    # number, but may crash when the thread has ended.
+    # Linux encodes the CPU clock of a thread as (~tid << 3) | 6. pthread_getcpuclockid returns the
+    # same number, but may crash when the thread has ended.
     try:
         return time.clock_gettime(~thread.native_id << 3 | 6)
     except (AttributeError, OSError, TypeError, OverflowError):

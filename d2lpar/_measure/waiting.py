@@ -3,13 +3,13 @@
 How it works. `InFlight` keeps the pending calls in a line, oldest first. If there is no room for a
 further call, it waits for the oldest one that still has something to wait for, and so for all
 before it. In a loop that donates its state, `x = window.submit(step, x)`, this may not be the first
-in line. With a bound of 2, where x1 is the array that call 1 returned and s2 a sentinel behind call
-2, that is a tiny addition at the end of the device's queue (see `wait_all`)::
+in line. An example with a bound of 2: x1 is the array that call 1 returned, and s2 is a sentinel
+behind call 2, a tiny addition at the end of the device's queue (see `wait_all`)::
 
     submit   waits for               line afterwards
     1        nothing                 1: x1
     2        nothing                 1: x1 (deleted)       2: x2, s2
-    3        s2, so for 1 and 2      3: x3, s3
+    3        x2, so for 1 and 2      3: x3, s3
     4        nothing                 3: x3 (deleted), s3   4: x4, s4
     5        s3                      4: x4 (deleted), s4   5: x5, s5
 

@@ -23,7 +23,7 @@ class Script:
         self.name, self.is_module, self.arguments = name, is_module, arguments
 
     def installed_package(self) -> str:
-        """Return the installed package whose code the program is, or "" for a script."""
+        """Return the installed package that the program belongs to, or "" for a script."""
         if self.is_module:
             return self.name.split(".")[0]
         if Path(self.name).absolute().parent != Path(sysconfig.get_path("scripts")):

@@ -70,7 +70,7 @@ class SharedState:
                    +----> the half to read; the writer fills the other one, then flips this byte
 
     There is no lock, since a stopped process would hold it for ever. A read is torn only if the
-    writer fills both halves meanwhile. Torn JSON does not parse, and the reader tries again. The
+    writer fills both halves meanwhile. Torn JSON rarely parses, and the reader tries again. The
     memory is that of a file, which may be closed afterwards; without a descriptor, of a new one.
     """
 
@@ -114,7 +114,7 @@ class Sampler:
 
     def __init__(self, shared: SharedState, clock: Callable[[], float] = time.monotonic) -> None:
         self._shared, self._clock = shared, clock
-        # For each thread its last sample, when it came to that line, and its CPU time.
+        # For each thread its last sample, when it last moved or computed, and its CPU time.
         self._previous: dict[int, tuple[StackSample, float, float]] = {}
         self._last_in_jax: list[Any] | None = None
         self._dispatching = {threading.main_thread().ident}
@@ -212,7 +212,7 @@ class ProcessStatus(NamedTuple):
         return any(_waits(thread, now) for thread in self.state["threads"])
 
     def last_progress(self) -> float:
-        """Return when a thread that dispatches last came to another line; 0 if unknown.
+        """Return when a thread that dispatches last moved or computed; 0 if unknown.
 
         Compiling counts as progress all the time.
         """
@@ -238,7 +238,7 @@ def _waits(thread: dict[str, Any], now: float) -> bool:
 def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
     """Return where each process stands now, and which is missing where the others wait."""
     if not processes:
-        return "They have ended."
+        return "All processes have ended."
     lines = []
     for process in processes:
         first, *more = _status_lines(process, now)
@@ -255,7 +255,7 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
     elif unresponsive:
         yield (
             f"does not respond: Python has not run there for {_elapsed(state['sampled'], now)}; "
-            "C++ code holds the GIL, or the process gets no core"
+            "C++ code holds the GIL, or the process is stopped or gets no core"
         )
     elif not state["threads"]:
         yield "at no line of the program"
@@ -303,7 +303,7 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
     if not waiting and not any(process.state and process.state["threads"] for process in others):
         return "No verdict: no process was seen at a line of the program."
     if not waiting:
-        return "No process was seen waiting for a device, or in JAX for another process."
+        return "No process was seen waiting in JAX, for a device or for another process."
     if others:
         have, are = ("has", "have")[len(others) > 1], ("is", "are")[len(waiting) > 1]
         present = process_list(process.number for process in waiting).lower()
@@ -322,7 +322,7 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         )
     # Most processes wait at one line: name only the outliers.
     by_count = sorted(numbers_at.items(), key=lambda item: len(item[1]))
-    if len(by_count[0][1]) < len(by_count[-1][1]):
+    if len(by_count[-2][1]) < len(by_count[-1][1]):
         by_count.pop()
     each = "; ".join(f"{process_list(numbers).lower()} at {place}" for place, numbers in by_count)
     return (

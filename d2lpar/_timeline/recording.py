@@ -16,7 +16,8 @@ come these rows. Of nested calls, Python's row has the outermost. An operator of
 numbers of its device and its run, and a run lasts until its other threads are done::
 
     Python           [dispatch f     ] [wait float             ]
-    CPU 0                   [dot][tanh][other threads       ]      all of them a run of f
+    CPU 0                   [dot][tanh][other threads       ]      all of them, and the second
+                                         [dot]                     [dot], are one run of f
 
 JAX records no event where Python waits. So functions that wait for a value, such as `float`, are
 annotated during a recording. The recorded function's own annotations get a prefix, which tells them

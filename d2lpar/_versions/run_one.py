@@ -1,4 +1,4 @@
-"""Run a script of one version of a program, in a process of its own; started by its path.
+"""Run a script of one version of a program; `compare` starts this file by its path.
 
 This file imports nothing of d2lpar, since d2lpar may itself be the program to compare.
 """
@@ -14,14 +14,14 @@ def main() -> None:
     The first argument is the folder of the version that runs. The second is the user's repository,
     from which no module may be imported; it is "" if the files of that repository run.
     """
-    _, own, others, is_module, program, *arguments = sys.argv
+    _, version_folder, repository, is_module, program, *arguments = sys.argv
     try:
         script_class()(program, bool(is_module), arguments).execute()
     except SystemExit as exit:  # A script may end with sys.exit(main()).
         if exit.code:
             raise
-    if others:
-        look_at_what_it_imported(Path(others).resolve(), Path(own).resolve())
+    if repository:
+        check_imports(Path(repository).resolve(), Path(version_folder).resolve())
 
 
 def script_class() -> type:
@@ -33,34 +33,41 @@ def script_class() -> type:
     return module.Script
 
 
-def look_at_what_it_imported(folder: Path, own: Path) -> None:
-    """Fail if a module comes from this folder; point out an installed copy of such a module."""
+def check_imports(repository: Path, version_folder: Path) -> None:
+    """Fail if a module comes from the repository; point out an installed copy of such a module."""
     files = {
         name: Path(file).resolve()
         for name, module in list(sys.modules.items())
         if (file := getattr(module, "__file__", None))
     }
-    installed = {name for name, file in files.items() if "site-packages" in file.parts}
-    # The folder may contain Python itself, as .venv, and the version that runs.
+    installed = {
+        name
+        for name, file in files.items()
+        if {"site-packages", "dist-packages"} & {*file.parts}  # Debian has the second.
+    }
+    # The repository may contain Python itself, as .venv, and the version that runs.
     pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
-    allowed = [own, *(python for python in pythons if folder in python.parents)]
+    allowed = [
+        version_folder,
+        *(python for python in pythons if repository in python.parents),
+    ]
     wrong = sorted(
         name
         for name, file in files.items()
-        if file.is_relative_to(folder) and not any(map(file.is_relative_to, allowed))
+        if file.is_relative_to(repository) and not any(map(file.is_relative_to, allowed))
         if name not in installed
     )
     if wrong:
         sys.exit(
-            f"It has imported {', '.join(wrong[:5])} from {folder}, and not from its own commit. A "
-            "package is found in the folder of the repository, in its folder src, and where "
-            "PYTHONPATH says."
+            f"It has imported {', '.join(wrong[:5])} from {repository}, not from its own commit. A "
+            "package is searched in the folder of the repository, in its folder src, and along "
+            "PYTHONPATH."
         )
-    tops = {name for name in installed if "." not in name}
-    if copies := sorted(n for n in tops if any(folder.glob(f"*/{n}/__init__.py"))):
+    packages = {name for name in installed if "." not in name}
+    if copies := sorted(n for n in packages if any(repository.glob(f"*/{n}/__init__.py"))):
         print(
-            f"Caution: {', '.join(copies)} is imported as it is installed, and lies in the "
-            "repository as well: say where, PYTHONPATH=folder, if it is what you compare.",
+            f"Caution: the installed {', '.join(copies)} was imported, but the repository has it "
+            "too. To compare the repository's, set PYTHONPATH to its folder.",
             file=sys.stderr,
         )
 

@@ -1,8 +1,8 @@
 """Find the lines where a program loses time, with samples of its threads and its devices.
 
-How it works. A thread samples the stacks of all others, a hundred times a second. Now and then this
-thread opens JAX's profiler for a short window (`_watch/windows.py`), and takes a thousand samples a
-second meanwhile. A window shows what each device did while Python was at each line. Whenever the
+How it works. A thread samples the stacks of all others, a hundred times a second. Now and then the
+sampling thread opens JAX's profiler for a short window (`windows.py`), and takes a thousand samples
+a second meanwhile. A window shows what each device did while Python was at each line. Whenever the
 device is idle in a window, the line of the thread that feeds the device is charged::
 
     device          [==busy==]      idle      [==busy==]
@@ -11,6 +11,8 @@ device is idle in a window, the line of the thread that feeds the device is char
 
 So the losses of all lines add up to the idle time of the device. Shares refer to the time after the
 start, which ends with the first compilations. They carry an interval, since windows are a sample.
+Whether a thread waits or works is told from its stack (`_jax/stack.py`, `_ACTIVITIES`), and which
+line is charged in `attribution.py`.
 """
 
 import _thread
@@ -54,8 +56,8 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         The report, filled in when the block ends, also by an error.
 
     Raises:
-        D2lparError: If the program is being watched already, or watching it failed.
-        ValueError: If `interval` is no positive number of seconds, or JAX traces.
+        D2lparError: If the program is being watched already, JAX traces, or watching failed.
+        ValueError: If `interval` is no positive number of seconds.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -77,7 +79,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
 
 
 class Watcher:
-    """Samples this program from a thread of its own."""
+    """Samples this program from a separate thread."""
 
     _running: "Watcher | None" = None
     _lock = threading.Lock()
@@ -97,7 +99,8 @@ class Watcher:
         self.compilations = Compilations()
         # Seconds outside of windows, by name of thread, position and activity.
         self.between_windows: Counter[tuple[str, CodePosition, str]] = Counter()
-        # For each position, how often each other one called it, and how often a thread came there.
+        # For each position, in how many samples each other one was its caller, and how often a
+        # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
         self.times: Counter[CodePosition] = Counter()
         self.after = after  # The seconds of the start; None to infer them from the compilations.

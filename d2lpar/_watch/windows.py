@@ -2,7 +2,7 @@
 
 How it works. JAX's profiler records each operator that a device executes. Running all the time, the
 profiler would slow the program down and fill the memory. So it is open for some fifty milliseconds
-now and then, and its events are read when the program has ended.
+now and then, and its events are read when a report is made.
 
     CPU devices only: the sampling thread opens and closes the profiler around each window.
 
@@ -43,8 +43,8 @@ from d2lpar._jax.stack import StackSample
 
 Spans = list[tuple[float, float]]
 
-_OPENED = "d2lpar.watch"
-# Operators that end when all devices have come: XLA's names, and NVIDIA's kernels for them.
+_OPENING_MARKER = "d2lpar.watch"
+# Operators that cannot end before every device takes part: XLA's names, and NVIDIA's kernels.
 _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
 
 
@@ -88,7 +88,7 @@ class Recording:
     """One session of the profiler; times are seconds of `time.perf_counter`."""
 
     session: Any  # JAX's session, which stops the profiler.
-    began: float = 0.0  # When the profiler was open.
+    began: float = 0.0  # When the profiler had opened.
     over: float = 0.0  # When closing began.
     data: bytes = b""  # The recorded events, a serialized XSpace.
     windows: "list[Window]" = field(default_factory=list)  # Those that are cut out of it.
@@ -115,7 +115,7 @@ class Recording:
                     copies.append(_span(event))
                 elif name.startswith("end: "):
                     ends[name[5:]].append(event.start_ns / 1e9)
-                elif name == _OPENED:
+                elif name == _OPENING_MARKER:
                     opened = event.start_ns / 1e9
                 elif not name.startswith("ThreadpoolListener"):
                     ordinal = dict(event.stats).get("device_ordinal")
@@ -218,7 +218,7 @@ def overlap(spans: Spans, start: float, end: float) -> float:
 class Windows:
     """Opens a window now and then: often at first, then ever more rarely."""
 
-    MANY, LENGTH = 20, 0.05
+    RARER_AFTER, LENGTH = 20, 0.05  # A number of windows; seconds.
 
     def __init__(self) -> None:
         self.closed: list[Window] = []  # Those whose recording has ended, in order.
@@ -230,7 +230,7 @@ class Windows:
         self._recording: Recording | None = None
         self._is_sampling = False
         self._session_lock = threading.RLock()
-        self._cost = 0.0
+        self._closing_seconds = 0.0
         self._sessions = Sessions(self._make_way)
 
     @property
@@ -277,8 +277,9 @@ class Windows:
                     self.close()
                 else:
                     _MAIN_THREAD.call(self.close)
-            many = len(self.closed) >= self.MANY
-            pause = max(0.2, 0.05 * (window.over - self._began), (20 if many else 2) * self._cost)
+            # Closing may take a third of the time at first, and a twentieth later.
+            times = 20 if len(self.closed) >= self.RARER_AFTER else 2
+            pause = max(0.2, 0.05 * (window.over - self._began), times * self._closing_seconds)
             self._due = window.over + pause
 
     def _open_profiler(self) -> bool:
@@ -291,7 +292,7 @@ class Windows:
                     self._due = time.perf_counter() + 1.0
                     return False
                 recording = Recording(session)
-                with sys.modules["jax"].profiler.TraceAnnotation(_OPENED):
+                with sys.modules["jax"].profiler.TraceAnnotation(_OPENING_MARKER):
                     recording.began = time.perf_counter()
                 self._recording = recording
             self._is_sampling = True
@@ -325,16 +326,17 @@ class Windows:
                         raise
                 finally:
                     self._recording = None
-            # Closing takes as long as there are events, thousands in some programs.
-            self._cost = time.perf_counter() - recording.over
-            length = 8e-3 * (recording.over - recording.began) / max(self._cost, 1e-6)
+            # Closing takes longer the more events were recorded. The next window is short enough
+            # to close in about 8 ms.
+            self._closing_seconds = time.perf_counter() - recording.over
+            length = 8e-3 * (recording.over - recording.began) / max(self._closing_seconds, 1e-6)
             self._length = min(max(length, 0.01), self.LENGTH)
         finally:
             self._session_lock.release()
 
     @contextmanager
     def _make_way(self) -> Iterator[None]:
-        """Close the profiler for a recording of the program, and open no window meanwhile."""
+        """Close the profiler for a recording by the program, and open no window meanwhile."""
         self._program_records.set()
         with self._window_lock:
             self.close()

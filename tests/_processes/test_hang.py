@@ -119,11 +119,12 @@ def waiting_at(*lines):
             "Process 0 has not reached what process 1 is waiting for.",
         ),
         (waiting_at(5, 5, 7, 5), "not at the same line: process 2 at train.py:7. One of them has"),
+        (waiting_at(0, 1, 1, 2, 2), "processes 1 and 2 at train.py:1; processes 3 and 4 at"),
         (waiting_at(0, 1), "line: process 0 at train.py:0; process 1 at train.py:1. One of them"),
         (waiting_at(5, 5), "All wait at the same line: one of them may be an iteration behind"),
-        ([process(0, thread("sleeps")), process(1)], "No process was seen waiting for a device"),
+        ([process(0, thread("sleeps")), process(1)], "No process was seen waiting in JAX"),
         ([process(0), ProcessStatus(1)], "No verdict: no process was seen at a line"),
-        ([], "They have ended."),
+        ([], "All processes have ended."),
     ],
 )
 def test_the_verdict_names_the_processes_that_are_missing_where_others_wait(processes, verdict):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar._versions.run_one import look_at_what_it_imported
+from d2lpar._versions.run_one import check_imports
 
 
 @pytest.mark.parametrize(
@@ -16,7 +16,7 @@ from d2lpar._versions.run_one import look_at_what_it_imported
         ("others/own/model.py", ".", "", ""),
         ("others/env/lib/model.py", "others/env", "", ""),
         ("others/env/site-packages/model.py", ".", "", ""),
-        ("site-packages/model/__init__.py", ".", "", "model is imported as it is installed, and"),
+        ("site-packages/model/__init__.py", ".", "", "the installed model was imported, but the"),
     ],
 )
 def test_a_version_imports_from_its_own_folder_or_from_what_is_installed(
@@ -31,7 +31,7 @@ def test_a_version_imports_from_its_own_folder_or_from_what_is_installed(
     monkeypatch.setattr(sys, "prefix", str(tmp_path / python))
     if error:
         with pytest.raises(SystemExit, match=error):
-            look_at_what_it_imported(others, others / "own")
+            check_imports(others, others / "own")
     else:
-        look_at_what_it_imported(others, others / "own")
+        check_imports(others, others / "own")
         assert caution in capsys.readouterr().err
