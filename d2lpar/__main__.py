@@ -46,15 +46,15 @@ def _run(options: argparse.Namespace) -> int | str | None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="d2lpar",
-        description="Say what JAX sees on this machine; or watch a script, run it in several "
+        description="Show what JAX sees on this machine; or watch a script, run it in several "
         "processes, or compare two versions of it.",
     )
     parser.add_argument("--version", action="version", version=f"d2lpar {version('d2lpar')}")
     commands = parser.add_subparsers(dest="command", metavar="watch | run | merge | compare")
     watching = commands.add_parser(
         "watch",
-        help="run a script, and say which of its lines keep the device waiting",
-        description="Run a script as Python would, and say which of its lines keep the device "
+        help="run a script, and show which of its lines keep the device waiting",
+        description="Run a script as Python would, and show which of its lines keep the device "
         "waiting. The report goes to standard error; the exit status is the script's own.",
     )
     watching.add_argument(
@@ -64,21 +64,21 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if one line loses more of the time after the start, for example 5%%; or "
-        "if that cannot be seen",
+        help="exit with 1 if one line loses more than this share of the time after the start, "
+        "such as 5%%, or if that is unknown",
     )
     watching.add_argument(
         "--after",
         type=seconds,
         metavar="TIME",
-        help="count as the start what comes before, for example 30s",
+        help="count all before this time as the start, such as 30s",
     )
     running = commands.add_parser(
         "run",
         help="run a script in several processes of this machine",
         description="Run a script in several processes of this machine, as mpirun or Slurm would: "
         "jax.distributed.initialize(), called without arguments, joins them. If one fails, all "
-        "are ended, and the exit status is 1.",
+        "are stopped, and the exit status is 1.",
     )
     running.add_argument("-n", "--processes", type=int, default=2, help="how many (2)")
     running.add_argument(
@@ -86,59 +86,59 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--gpus", action="store_true", help="give each a GPU of its own")
     running.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="end them if they take longer"
+        "--timeout", type=seconds, metavar="TIME", help="stop them if they take longer"
     )
     running.add_argument(
         "--stalled-after",
         type=seconds,
         metavar="TIME",
-        help="say at which line each process stands if nothing has moved for so long, for example "
-        "60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
+        help="show the line of each process if none has moved for this long, for example 60s; so "
+        "do Ctrl-C, the signal SIGUSR1, and --timeout",
     )
     running.add_argument(
         "--watch",
         action="store_true",
-        help="watch each, and say which was late and at which of its lines",
+        help="watch each, and show which was late and at which lines",
     )
     running.add_argument(
         "--json",
         type=Path,
         metavar="FILE",
-        help="with --watch, write the report of each: FILE with its number before the suffix",
+        help="with --watch, write each report to FILE, with its number before the suffix",
     )
     merging = commands.add_parser(
         "merge",
-        help="say which process was late, from the reports of all",
-        description="Say which of several processes was late and at which of its lines, from the "
-        "files that `watch --json` has written of each, for example under mpirun or srun.",
+        help="show which process was late, from all reports",
+        description="Show which of several processes was late and at which lines, from the files "
+        "that `watch --json` wrote for each, for example under mpirun or srun.",
     )
     merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
     comparing = commands.add_parser(
         "compare",
-        help="say which of two versions of a program is faster",
-        description="Say which of two versions of a program is faster, and by how much: from two "
-        "files that Comparison.to_json has written; or of two commits, whose script is run in turn "
-        "and prints that as its last line.",
+        help="show which of two versions of a program is faster",
+        description="Show which of two versions of a program is faster, and by how much: from two "
+        "files written by Comparison.to_json; or from two commits, whose scripts run in turn and "
+        "print that JSON as their last line.",
         usage="d2lpar compare [-h] before.json after.json\n"
         "       d2lpar compare [-h] --before COMMIT [--after COMMIT] [--rounds N] "
         "[--fail-over SHARE] [-m] script [arguments]",
     )
     comparing.add_argument("--before", metavar="COMMIT", help="run the script of this commit")
     comparing.add_argument(
-        "--after", metavar="COMMIT", help="and of this one; without it, of the files as they are"
+        "--after", metavar="COMMIT", help="and of this one (default: the files as they are)"
     )
     comparing.add_argument(
-        "--rounds", type=int, metavar="N", help="how often to run each (6; fewer give no interval)"
+        "--rounds", type=int, metavar="N", help="runs of each (default 6; fewer give no interval)"
     )
     comparing.add_argument(
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if a result is surely later by more, for example 5%%, and with 2 if that "
-        "cannot be said",
+        help="exit with 1 if a result is surely later by more than this, for example 5%%, and with "
+        "2 if it cannot be judged",
     )
     script = "a file; with -m, a module such as package.train"
-    arguments = "what the script is given"
+    arguments = "the script's arguments"
     for command, first, others in (
         (watching, script, arguments),
         (running, script, arguments),
@@ -147,7 +147,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("script", help=first)
         command.add_argument("arguments", nargs=argparse.REMAINDER, help=others)
         command.add_argument(
-            "-m", dest="module", action="store_true", help="the script is a module, as for Python"
+            "-m", dest="module", action="store_true", help="run a module, as python -m does"
         )
         command.set_defaults(refuse=command.error)
     return parser
@@ -171,7 +171,7 @@ def seconds(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"a time is a number of seconds, as 30s, found {text!r}")
+        raise argparse.ArgumentTypeError(f"a time is a number, such as 30s or 5m, found {text!r}")
     return number
 
 

@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--d2lpar-json",
         type=Path,
         metavar="FILE",
-        help="write what the fixture `compare` measures there, for `python -m d2lpar compare`",
+        help="write the fixture `compare`'s measurements there, for `python -m d2lpar compare`",
     )
 
 

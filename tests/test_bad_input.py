@@ -43,14 +43,14 @@ BAD = {
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
     "carried, no state": (
         lambda: d2lpar.carried(len, {"w": jnp.ones(3)})(),
-        r"no new state in the result of 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Let",
+        r"no new state in the result of 'len'.*state is \{'w': \(3,\)\}; it returned \(\)\. Return",
     ),
     "slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
     "slowdown, no time": (
         lambda: dataclasses.replace(TIMELINE, seconds=1.0).slowdown(3),
         r"measure\(f, x\)\.total, found 3",
     ),
-    "measure, deleted result": (lambda: d2lpar.measure(lambda: GONE), "wait for what that call"),
+    "measure, deleted result": (lambda: d2lpar.measure(lambda: GONE), "wait for that call's"),
     "wait_all, empty": (lambda: d2lpar.wait_all([]), "None for all of them"),
     "wait_all, a name": (lambda: d2lpar.wait_all(["cpu:0"]), "needs a device of JAX, such as"),
     "blocks_host, tries": (lambda: d2lpar.blocks_host(float, list, tries=0), "at least 1"),
@@ -76,7 +76,7 @@ BAD = {
     ),
     "compare, unit of nothing": (
         lambda: d2lpar.compare({"a": list}, observe={"length": len}, units={"lenght": "B"}),
-        "'lenght' a unit, but what is observed is length",
+        "'lenght' a unit, but observe has length",
     ),
     "exact seconds, claimed": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "no time is exact"),
     "record_trace": (lambda: d2lpar.record_trace(3), r"record_trace\(f, x\)"),
@@ -94,7 +94,7 @@ BAD = {
     "plot_timelines": (lambda: d2lpar.plot_timelines({}), "timeline"),
     "plot_curves": (
         lambda: d2lpar.plot_curves([], {}, xlabel="x", ylabel="y"),
-        "a value of the parameter and a curve",
+        "one parameter value and one curve",
     ),
     "plot_graph": (lambda: d2lpar.plot_graph(np.eye(3)), "graph"),
 }

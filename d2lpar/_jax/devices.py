@@ -31,7 +31,7 @@ def cpu(index: int = 0) -> jax.Device:
         'cpu'
     """
     require_count("index", index, at_least=0)
-    way_out = f"Call d2lpar.use_cpu_devices({index + 1}) before anything else of JAX."
+    way_out = f"Call d2lpar.use_cpu_devices({index + 1}) before any other use of JAX."
     return _pick("cpu", index, way_out)
 
 
@@ -122,8 +122,8 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
             return first[0], second[0]
     raise DeviceError(
         f"two_devices() was asked for {' or '.join(pairs)}, but JAX sees "
-        f"{_count('cpu')} and {_count('gpu')}. Call d2lpar.use_cpu_devices(2) before anything "
-        "else of JAX: two CPU devices are enough for most of the book."
+        f"{_count('cpu')} and {_count('gpu')}. Call d2lpar.use_cpu_devices(2) before any other "
+        "use of JAX: two CPU devices are enough for most of the book."
     )
 
 
@@ -181,7 +181,7 @@ def use_cpu_devices(count: int) -> None:
             raise DeviceError(
                 f"use_cpu_devices({count}) came too late: JAX has already started with "
                 f"{plural(existing, 'CPU device')}. Restart Python (in a notebook: the kernel) and "
-                "call it before anything else of JAX, or set the environment variable "
+                "call it before any other use of JAX, or set the environment variable "
                 f"JAX_NUM_CPU_DEVICES={count}."
             ) from error
 

@@ -30,7 +30,7 @@ class Sessions:
     def open(self) -> Any:
         """Return an open session, which ends with `stop()`, or None if JAX gives none."""
         if not can_read_traces():
-            self.why_none = "it takes JAX 0.7.1 or newer to read what the profiler records"
+            self.why_none = "reading the profiler's records takes JAX 0.7.1 or newer"
             return None
         try:
             from jax._src.lib import _profiler

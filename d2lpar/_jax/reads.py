@@ -198,7 +198,7 @@ def require_hearing() -> None:
             read(jax.device_put(np.float32(0)))
         if not heard:
             raise D2lparError(
-                f"d2lpar does not hear {name} with jax {jax.__version__} on Python "
-                f"{sys.version_info[0]}.{sys.version_info[1]}, so it cannot say that nothing "
+                f"d2lpar cannot detect {name} with jax {jax.__version__} on Python "
+                f"{sys.version_info[0]}.{sys.version_info[1]}, so it cannot tell whether anything "
                 "waits. Use another version of JAX."
             )

@@ -60,9 +60,9 @@ def require_values(caller: str, tree: Any = None) -> None:
         return
     if tree is None or any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree)):
         raise D2lparError(
-            f"{caller} was called while JAX traces a function, for jit, grad, vmap or scan: there "
-            "no array has a value yet, and what takes time is the tracing. Call it outside, "
-            "around the function that JAX has transformed."
+            f"{caller} was called while JAX traces a function, for jit, grad, vmap or scan: arrays "
+            "have no values there yet, and the time is that of tracing. Call it outside, around "
+            "the transformed function."
         )
 
 

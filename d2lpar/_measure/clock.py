@@ -45,7 +45,7 @@ class Timer:
             ValueError: If there is none.
         """
         if not self.times:
-            raise ValueError("avg() was asked of a Timer that has no times; call stop() first.")
+            raise ValueError("avg() was called on a Timer without times; call stop() first.")
         return self.sum() / len(self.times)
 
     def sum(self) -> float:

@@ -504,7 +504,7 @@ def _way_to_state(name: str, form: tuple[Any, list[Any]], result: Any) -> Callab
     raise ValueError(
         f"carried() found no new state in the result of {name!r}: neither the result nor the first "
         f"element of a tuple has the form of the state. The state is {_described(form)}; it "
-        f"returned {_described(_form_of(result))}. Let it return the new state, or (state, ...)."
+        f"returned {_described(_form_of(result))}. Return the new state, or (state, ...)."
     )
 
 
@@ -528,8 +528,7 @@ def _check_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> Non
     for name in units:
         if name not in observe:
             raise ValueError(
-                f"units gives {name!r} a unit, but what is observed is "
-                f"{', '.join(observe) or 'nothing'}."
+                f"units gives {name!r} a unit, but observe has {', '.join(observe) or 'nothing'}."
             )
 
 
@@ -565,8 +564,8 @@ class _Timed:
             raise CompilationError(
                 f"{listed(compiled)} was compiled while {self.name!r} was being timed, so the "
                 "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
-                "and devices; an array from device_put and one that is not compile separately. If "
-                "another thread compiles, stop it while measuring."
+                "and devices; arrays from device_put and others compile separately. If another "
+                "thread compiles, stop it while measuring."
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)

@@ -58,8 +58,8 @@ class OverlapScore(Quantity):
             warnings.append("clearly below 0: the two hinder each other, or the runs differ")
         if self.shared_device:
             warnings.append(
-                f"the results of both lie on {self.shared_device}, where programs that one thread "
-                "asks for take turns"
+                f"both results are on {self.shared_device}, where programs from one thread take "
+                "turns"
             )
         return tuple(warnings)
 

@@ -477,7 +477,7 @@ class Predicate:
         # undecided comparison is neither true nor false.
         raise TypeError(
             "A comparison of measured quantities can be undecided, so it has no truth value. "
-            "Write .holds behind it, as in `assert (time < 0.5).holds`, or read its .verdict; for "
+            "Write .holds after it, as in `assert (time < 0.5).holds`, or read its .verdict; for "
             "two bounds, use quantity.between(low, high)."
         )
 

@@ -47,8 +47,8 @@ def wait_for(tree: Any) -> Any:
         if not any(isinstance(x, jax.Array) and x.is_deleted() for x in jax.tree.leaves(tree)):
             raise  # No array was deleted: this is an error of the device.
         raise ValueError(
-            "There is nothing to wait for in an array that was deleted, or donated to a call "
-            "(donate_argnums): wait for what that call returned."
+            "An array that was deleted, or donated to a call (donate_argnums), cannot be waited "
+            "for: wait for that call's result."
         ) from error
 
 
@@ -63,8 +63,8 @@ class ExplainDonation(contextlib.AbstractContextManager):
         if isinstance(error, RuntimeError | ValueError) and _GONE.search(str(error)):
             raise ValueError(
                 f"{self._name!r} needs an array that was deleted, or donated to an earlier call "
-                "(donate_argnums). To call it again and again, hand its state from call to call: "
-                "d2lpar.carried(step, state, ...) is a function without arguments that does."
+                "(donate_argnums). To call it repeatedly, pass its state from call to call: "
+                "d2lpar.carried(step, state, ...) is a function without arguments that does so."
             ) from error
 
 
@@ -172,8 +172,8 @@ def blocks_host(
         arrays = _not_deleted(leaf for leaf in leaves if hasattr(leaf, "is_ready"))
         if not arrays:
             raise ValueError(
-                "blocks_host() has no array left to ask whether it is ready: let make_unready "
-                "return a further result, which the operation leaves alone."
+                "blocks_host() has no array left whose readiness it can check: make_unready must "
+                "return another result, which the operation leaves alone."
             )
         ready = all(array.is_ready() for array in arrays)
         wait_all()  # Else the work of this try would delay the next one.

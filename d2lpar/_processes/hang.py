@@ -254,11 +254,11 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
         yield "has not started"
     elif unresponsive:
         yield (
-            f"does not respond: Python has not run there for {_elapsed(state['sampled'], now)}; "
+            f"does not respond: it has run no Python for {_elapsed(state['sampled'], now)}; "
             "C++ code holds the GIL, or the process is stopped or gets no core"
         )
     elif not state["threads"]:
-        yield "at no line of the program"
+        yield "outside the program's lines"
     if state:
         for thread in state["threads"]:
             name = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
@@ -279,7 +279,7 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
 
 def _activity(thread: dict[str, Any], now: float) -> str:
     blocked = now - thread["since"] >= _BLOCKED_AFTER
-    words = _ACTIVITIES.get(thread["activity"], "standing still" if blocked else "running")
+    words = _ACTIVITIES.get(thread["activity"], "not moving" if blocked else "running")
     return f"{words} for {_elapsed(thread['since'], now)}" if blocked else words
 
 
@@ -310,14 +310,14 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         absent = process_list(process.number for process in others)
         return f"{absent} {have} not reached what {present} {are} waiting for."
     if len(processes) == 1:
-        return "It waits for its device."
+        return "It is waiting for its device."
     numbers_at: dict[str, list[int]] = {}
     for process in waiting:
         line = next(t["line"] for t in process.state["threads"] if _waits(t, now))
         numbers_at.setdefault(str(_place(line)), []).append(process.number)
     if len(numbers_at) == 1:
         return (
-            "All wait at the same line: one of them may be an iteration behind or ahead; or the "
+            "All are waiting at the same line: one may be an iteration behind or ahead; or the "
             "computation takes that long."
         )
     # Most processes wait at one line: name only the outliers.
@@ -326,8 +326,8 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         by_count.pop()
     each = "; ".join(f"{process_list(numbers).lower()} at {place}" for place, numbers in by_count)
     return (
-        f"All wait, but not at the same line: {each}. One of them has left out, or repeated, "
-        "something that all have to do together; or one of them computes alone, and takes long."
+        f"All are waiting, but not at the same line: {each}. One of them has skipped or repeated "
+        "something that all must do together; or one is computing alone, and takes long."
     )
 
 

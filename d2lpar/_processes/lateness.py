@@ -31,14 +31,14 @@ def compared(reports: Mapping[int, Watched]) -> str:
 
 def _verdict(reports: Mapping[int, Watched], waits: Mapping[int, float]) -> str:
     if len(reports) < 2:
-        return "No process can be called late: there is the report of one process."
+        return "No process can be called late: there is only one report."
     if not any(waits.values()):
-        return "Which process was late is not known: no collective operation was seen."
+        return "It is unknown which process was late: no collective operation was seen."
     late = min(waits, key=waits.get)
     others = [number for number in waits if number != late]
     waited = max(waits.values()) - waits[late]
     if waited < _LATE:
-        return "No process was late more than the others."
+        return "No process was much later than the others."
     who = f"process {others[0]} waited for it for"
     if len(others) > 1:
         who = "the others waited for it, for up to"

@@ -33,7 +33,7 @@ def run(options: argparse.Namespace) -> int | str:
     """Run a script in several processes; return the exit status, or the message of a failure."""
     script = script_to_run(options)
     if options.json and not options.watch:
-        options.refuse("--json needs --watch: it writes the report of that")
+        options.refuse("--json needs --watch, whose reports it writes")
     settings = {"pin": options.pin, "gpus": options.gpus, "initialize": False, "devices": None}
     limits = {"timeout": options.timeout, "stalled_after": options.stalled_after}
     status: int | str = 0

@@ -78,7 +78,7 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
     except Exception as error:
         raise TypeError(
             f"{type(result).__name__} cannot be sent: {error} Return numbers or NumPy arrays; of "
-            "an array that spans processes, return the part that is here (x.addressable_data(0)); "
+            "an array that spans processes, return the local part (x.addressable_data(0)); "
             "or keep it in the workers: workers.keep(...)."
         ) from error
 

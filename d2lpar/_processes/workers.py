@@ -132,7 +132,7 @@ class Workers:
         require_count("port", port, at_least=0)
         if sys.platform == "win32":
             raise D2lparError(
-                "Workers needs what Linux and macOS have to hand a socket to another process; on "
+                "Workers passes a socket to another process, as only Linux and macOS can; on "
                 "Windows, use the Windows Subsystem for Linux."
             )
         if pin and not hasattr(os, "sched_setaffinity"):
@@ -331,7 +331,7 @@ class Workers:
             message = f"{names} {have} not ended after {timeout:g} s.\n{self.diagnose()}"
         for worker in silent:
             outcomes[worker.number] = (
-                worker.error("had to be ended, as it went on waiting for one that has failed")
+                worker.error("had to be stopped: it was waiting for one that has failed")
                 if failed
                 else WorkerError(message, worker.number, 2)
             )
@@ -344,8 +344,8 @@ class Workers:
         if errors:
             # The lowest rank is the cause: a death makes others fail, a failure makes others wait.
             error = min(errors, key=lambda error: error.rank)
-            if also := [str(other.worker) for other in errors if other is not error]:
-                error.add_note(f"{name}: number {', '.join(also)} failed as well.")
+            if also := [other.worker for other in errors if other is not error]:
+                error.add_note(f"{name}: {process_list(also).lower()} failed as well.")
             raise error
 
 
@@ -407,7 +407,7 @@ class _Worker:
         elif not self.alive:
             fate = f"has died: {exit_status(self.process.returncode)}"
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
-            fate = "is stopped (SIGSTOP), and goes on with SIGCONT"
+            fate = "is stopped (SIGSTOP); SIGCONT resumes it"
         printed = self.last_lines[-1] if self.last_lines else ""
         return ProcessStatus(self.number, self._shared.read(), fate, printed)
 
@@ -438,7 +438,7 @@ class _Worker:
         try:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
-            return self.error("has closed its connection, and can no longer be asked", rank=0)
+            return self.error("has closed its connection, and cannot be reached", rank=0)
         return self.error(f"has died: {exit_status(status)}", rank=0)
 
     def error(self, message: str, rank: int = 2, with_output: bool = True) -> WorkerError:
@@ -446,7 +446,7 @@ class _Worker:
         message = f"Process {self.number} {message}"
         if with_output:
             lines = "".join(f"\n  {line}" for line in self.last_lines)
-            message += f".\nThe last that it printed:{lines}" if lines else "."
+            message += f".\nThe last lines it printed:{lines}" if lines else "."
         return WorkerError(message, self.number, rank)
 
     def print_output(self) -> None:

@@ -393,7 +393,7 @@ def plot_curves(
     """
     models = models or {}
     if not len(xs) or not curves:
-        raise ValueError("plot_curves() needs a value of the parameter and a curve, or more.")
+        raise ValueError("plot_curves() needs at least one parameter value and one curve.")
     if len(curves) > 4 or len(models) > 3:
         raise ValueError(
             "plot_curves() has styles for four curves and three models, found "

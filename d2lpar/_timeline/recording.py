@@ -249,8 +249,8 @@ folder that was given to jax.profiler.trace.
     data = newest.read_bytes()
     if not looks_complete(data):
         raise D2lparError(
-            f"{newest} is no complete trace: it is cut off, or another kind of file. Record it "
-            "again, and let the program end the recording (jax.profiler.stop_trace)."
+            f"{newest} is not a complete trace: it is cut off, or another kind of file. Record it "
+            "again, and end the recording in the program (jax.profiler.stop_trace)."
         )
     try:
         events = read_events(data)
@@ -258,7 +258,7 @@ folder that was given to jax.profiler.trace.
         raise D2lparError(f"{newest} is no trace that this JAX can read: {error}") from error
     if all(event.device.startswith(PYTHON) for event in events):
         raise D2lparError(
-            f"{newest} has no event of a device. Record while something is computed, and wait for "
+            f"{newest} has no device events. Record while something is computed, and wait for "
             "it (jax.block_until_ready) before the recording ends."
         )
     return Timeline(events)
@@ -278,8 +278,8 @@ def _profiler(folder: str) -> Iterator[None]:
             jax.profiler.start_trace(folder, profiler_options=options)
     except RuntimeError as error:
         raise D2lparError(
-            "record_trace() was called while a recording is under way, and JAX has one "
-            "profiler: end the other one first, or record the whole with one call."
+            "record_trace() was called during another recording, and JAX has only one profiler: "
+            "end the other recording first, or record everything with one call."
         ) from error
     try:
         with replaced(waits, _annotated), _named_annotations(jax.profiler.TraceAnnotation):

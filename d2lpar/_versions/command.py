@@ -30,12 +30,12 @@ def compare(options: argparse.Namespace) -> int:
     if options.before and not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
     if options.before and behind:
-        print(f"{behind[0]} stands behind the script, so it goes to the script.", file=sys.stderr)
+        print(f"{behind[0]} comes after the script, so the script gets it.", file=sys.stderr)
     if options.fail_over is not None and options.rounds is not None and options.rounds < 6:
         options.refuse("--fail-over needs six rounds: fewer have no interval to judge by")
     if not options.before:
         if behind:
-            options.refuse(f"{behind[0]} has to stand before the script")
+            options.refuse(f"{behind[0]} must come before the script")
         values = options.after, options.rounds, options.fail_over, options.module or None
         for name, value in zip(("--after", "--rounds", "--fail-over", "-m"), values, strict=True):
             if value is not None:

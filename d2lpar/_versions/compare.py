@@ -34,8 +34,8 @@ from d2lpar._plain.format import exit_status, format_value, plural
 from d2lpar._versions import run_one
 
 _NOT_IN_A_COMMIT = """\
-A commit has no files that git does not have: submodules, what you have built, data; give data by
-their absolute path."""
+A commit has only files that git has: no submodules, build outputs or data; give data by their
+absolute path."""
 
 TIMES = {"total": "result ready", "dispatch": "call returns"}
 """The names of the two times of a measurement in a report."""
@@ -81,7 +81,7 @@ class Change:
         label = TIMES.get(self.quantity, self.quantity)
         left = f"  {label:<12} {numbers[0]:>9} -> {numbers[1]:<9}"
         if math.isnan(self.ratio):
-            return f"{left} no ratio, since not all of them are positive"
+            return f"{left} no ratio, since not all values are positive"
         interval = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
         return f"{left} {self.ratio:6.3g} times ({interval}): {self.verdict}"
 
@@ -101,7 +101,7 @@ def read(file: Path) -> Comparison:
         return Comparison.from_json(text if text.startswith("{") else _last_line(text))
     except ValueError as error:
         raise ValueError(
-            f"{file}: {error} Let the program write it: "
+            f"{file}: {error} Have the program write it: "
             f"Path({file.name!r}).write_text(times.to_json())."
         ) from error
 
@@ -235,7 +235,7 @@ class Program:
             ending = "\n".join(output.splitlines()[-10:])
             raise D2lparError(
                 f"{self.name} of {version.name} has ended {how}."
-                + f"\nThe last that it printed:\n{ending}" * bool(ending)
+                + f"\nThe last lines it printed:\n{ending}" * bool(ending)
                 + f"\n{_NOT_IN_A_COMMIT}" * is_commit
             )
         last = _last_line(output)
@@ -243,10 +243,10 @@ class Program:
             return Comparison.from_json(last)
         except ValueError as error:
             raise D2lparError(
-                f"{self.name} of {version.name} has not printed what it measured: {error} Let its "
-                "last line be print(times.to_json()), of what compare or measure returns; it was "
-                f"{last[:200]!r}. Put that into a new script: a commit that has none at its place "
-                "gets it."
+                f"{self.name} of {version.name} has not printed its measurements: {error} Its last "
+                "line must come from print(times.to_json()), with times from compare or measure; "
+                f"it was {last[:200]!r}. Put that into a new script: a commit without that file "
+                "gets a copy."
             ) from error
 
 
@@ -316,7 +316,7 @@ def _without_gits_variables() -> dict[str, str]:
     try:
         names = subprocess.check_output(command, text=True).split()
     except FileNotFoundError as error:
-        raise D2lparError("There is no git here, which keeps the two versions.") from error
+        raise D2lparError("git, which holds the two versions, was not found.") from error
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
@@ -399,9 +399,9 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
 
 TWO_RUNS = """\
 In brackets: the interval of the ratio, from the samples of both runs.
-Caution: these are two runs at two times. Differences from run to run (the processor's clock, other
-programs, the placement of memory) are in the ratio and not in the interval, so even a program that
-has not changed may seem faster or slower. Two versions that git has can be run in turn:
+Caution: these are two runs at two times. Differences between runs (the processor's clock, other
+programs, the placement of memory) affect the ratio but not the interval, so even an unchanged
+program may seem faster or slower. Two versions that are in git can be run in turn:
 python -m d2lpar compare --before COMMIT script.py"""
 """The notes for two files."""
 

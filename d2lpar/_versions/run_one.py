@@ -60,7 +60,7 @@ def check_imports(repository: Path, version_folder: Path) -> None:
     if wrong:
         sys.exit(
             f"It has imported {', '.join(wrong[:5])} from {repository}, not from its own commit. A "
-            "package is searched in the folder of the repository, in its folder src, and along "
+            "package is searched for in the root of the repository, in its src folder, and along "
             "PYTHONPATH."
         )
     packages = {name for name in installed if "." not in name}

@@ -24,11 +24,11 @@ from d2lpar._watch.report import SEEN, Finding, Watched
 from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, merged, overlap
 
 _FOR_A_DEVICE = {"value", "barrier", "checks"}
-_CHECKS = "each call waits for its results and looks at them"
+_CHECKS = "each call waits for its results and checks them"
 _SWITCHES = {
     "jax_debug_nans": _CHECKS,
     "jax_debug_infs": _CHECKS,
-    "jax_disable_jit": "each operator is a call of its own",
+    "jax_disable_jit": "each operator is a separate call",
 }
 
 
@@ -317,14 +317,14 @@ class Account:
             )
         if len(self._devices) > 1 and self._unseen > 0.1 * observed_seconds:
             yield (
-                f"Operators longer than a window were counted for {self._devices[0]}; the device "
+                f"Operators longer than a window were attributed to {self._devices[0]}; the device "
                 "that they ran on was not seen."
             )
         if not observed_seconds:
             reason = self._watcher.windows.why_none
             if self._windows:
                 reason = "JAX's profiler recorded nothing of them after the start"
-            yield f"What the devices did is not known: {reason}."
+            yield f"It is unknown what the devices did: {reason}."
 
 
 def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:

@@ -32,7 +32,7 @@ from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
 
 _SAMPLED = (
-    "Python 3.11 hides some reads (np.dot, np.isnan, y[mask]), of which only long ones were found."
+    "Python 3.11 hides some reads (np.dot, np.isnan, y[mask]); only the long ones were found."
 )
 
 

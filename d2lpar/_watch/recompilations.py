@@ -184,7 +184,7 @@ def why(compiled: list[Compiled]) -> str:
         if again := [program for program in times if program.again]:
             old, new = times[-2:]
             changed = "; ".join(_changes(old, new))
-            because = f", last for {changed}." if changed else "; why was not seen."
+            because = f", last for {changed}." if changed else "; the cause was not seen."
             function = name.removeprefix("jit(").removesuffix(")")
             # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes
             # an array for it.

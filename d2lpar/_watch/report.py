@@ -32,8 +32,8 @@ KINDS = {
     ),
     "device idle": (
         "keeps the device idle",
-        "Do this ahead, in a thread; or let no line wait for the device in each iteration, so that "
-        "it has work meanwhile.",
+        "Do this ahead of time, in a thread; or do not wait for the device in each iteration, so "
+        "that it has work meanwhile.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
     "host wait": (
@@ -65,7 +65,7 @@ KINDS = {
     ),
     "queue": (
         "is inside a call while the device works",
-        "A call waits if the queue is full, or copies its arguments; the device goes on meanwhile.",
+        "A call waits if the queue is full, or copies its arguments; the device keeps working.",
         _CHAPTER,
     ),
 }
@@ -178,7 +178,7 @@ class Watched:
         if finding.kind in WAITS and self.loss(finding) <= SEEN:
             return "Nothing is lost here: the device worked meanwhile."
         if finding.kind == "compilation" and self.loss(finding) <= SEEN:
-            return "Nothing is lost after the start; there, keep shapes and dtypes the same."
+            return "Nothing is lost after the start; during it, keep shapes and dtypes the same."
         return _advice_and_link(finding)[0]
 
     def to_json(self) -> str:
@@ -210,7 +210,7 @@ class Watched:
             own = {"findings": findings, "interval": tuple(given["interval"])}
             return cls(**{f.name: given[f.name] for f in fields(cls)} | own)
         except (KeyError, TypeError, json.JSONDecodeError) as error:
-            raise ValueError(f"This is no report of watch: {error!r}.") from error
+            raise ValueError(f"This is not a report of watch: {error!r}.") from error
 
     def __repr__(self) -> str:
         lines = list(self._head())
@@ -223,7 +223,7 @@ class Watched:
         after = ""
         if self.start_seconds >= 0.05:
             after = (
-                f", of which the start took {format_seconds(self.start_seconds)} (imports, first "
+                f", including a start of {format_seconds(self.start_seconds)} (imports, first "
                 "compilations); the shares are of the rest"
             )
         yield f"Watched for {format_seconds(self.seconds)}{after}."
@@ -236,8 +236,8 @@ class Watched:
                 f"{high:.0%})" + "".join(f", {name} for {s:.0%}" for name, s in idle.items()) + "."
             )
         yield (
-            f"Looked {self.looks} times at Python, and for "
-            f"{format_seconds(self.observed_seconds)} at the devices, which is a sample."
+            f"Sampled Python {self.looks} times, and the devices for "
+            f"{format_seconds(self.observed_seconds)}."
         )
         if any(map(self.loss, self.findings)):
             yield "Lost: the share of the time in which the device was idle while Python was there."

@@ -236,7 +236,7 @@ class Windows:
     @property
     def why_none(self) -> str:
         """Why no window could be opened, in words."""
-        return self._sessions.why_none or "it did not use JAX"
+        return self._sessions.why_none or "the program did not use JAX"
 
     def is_due(self) -> bool:
         """Return whether it is time for a window, and the profiler is free."""

@@ -164,24 +164,24 @@ def load(path: Path | str) -> Results:
         data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are subclasses.
         raise ValueError(
-            f"{path} is no whole file of results: {error}. Record it anew with `make record`."
+            f"{path} is not a complete results file: {error}. Record it again with `make record`."
         ) from error
     schema = data.get("schema") if isinstance(data, dict) else None
     if schema != SCHEMA:
         raise ValueError(
             f"{path} has the schema {schema!r}, and this version of d2lpar reads {SCHEMA}. "
-            "Record it anew with `make record`, or read it with the version that wrote it."
+            "Record it again with `make record`, or read it with the version that wrote it."
         )
     try:
         return Results.of(data)
     except ValueError as error:
-        raise ValueError(f"{path} cannot be believed: {error}") from error
+        raise ValueError(f"{path} cannot be trusted: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(
-            f"{path} is no file of results: something is missing or of another type "
-            f"({type(error).__name__}: {error}). Record it anew with `make record`."
+            f"{path} is not a results file: something is missing or of another type "
+            f"({type(error).__name__}: {error}). Record it again with `make record`."
         ) from error
 
 
 def _refuse(constant: str) -> float:
-    raise ValueError(f"it holds {constant}, which is no number")
+    raise ValueError(f"it holds {constant}, which is not a number")

@@ -39,7 +39,7 @@ def test_without_a_gpu_the_cpu_takes_its_place():
 @pytest.mark.parametrize(
     ("device", "there_are", "way_out"),
     [
-        (cpu, len(CPUS), f"Call d2lpar.use_cpu_devices({len(CPUS) + 1}) before anything else of"),
+        (cpu, len(CPUS), f"Call d2lpar.use_cpu_devices({len(CPUS) + 1}) before any other use of"),
         (gpu, num_gpus(), "Use d2lpar.try_gpu(), which falls back to the CPU."),
     ],
 )

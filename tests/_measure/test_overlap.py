@@ -75,7 +75,7 @@ def test_two_activities_on_one_device_carry_a_caution(other, shared):
     times = compare({"x": lambda: add(x), "y": lambda: add(y), "both": lambda: (add(x), add(y))})
     result = overlap_score(times["x"], times["y"], times["both"])
     assert result.shared_device == shared
-    caution = "the results of both lie on CPU 0, where programs that one thread asks for take turns"
+    caution = "both results are on CPU 0, where programs from one thread take turns"
     assert (caution in result.warnings) is bool(shared)
     assert (caution in repr(result)) is bool(shared)
 

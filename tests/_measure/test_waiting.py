@@ -76,7 +76,7 @@ def test_an_operand_that_the_operation_deletes_is_not_asked(clock):
 
 
 def test_an_operation_that_leaves_no_array_to_ask_is_refused():
-    with pytest.raises(ValueError, match="no array left to ask"):
+    with pytest.raises(ValueError, match="no array left whose readiness"):
         blocks_host(lambda array: array.delete(), lambda: [jnp.ones(3) + 1])
 
 

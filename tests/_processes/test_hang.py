@@ -121,7 +121,7 @@ def waiting_at(*lines):
         (waiting_at(5, 5, 7, 5), "not at the same line: process 2 at train.py:7. One of them has"),
         (waiting_at(0, 1, 1, 2, 2), "processes 1 and 2 at train.py:1; processes 3 and 4 at"),
         (waiting_at(0, 1), "line: process 0 at train.py:0; process 1 at train.py:1. One of them"),
-        (waiting_at(5, 5), "All wait at the same line: one of them may be an iteration behind"),
+        (waiting_at(5, 5), "All are waiting at the same line: one may be an iteration behind"),
         ([process(0, thread("sleeps")), process(1)], "No process was seen waiting in JAX"),
         ([process(0), ProcessStatus(1)], "No verdict: no process was seen at a line"),
         ([], "All processes have ended."),
@@ -135,7 +135,7 @@ def test_an_unresponsive_process_is_shown_with_its_last_line_and_does_not_wait()
     unresponsive = process(1, thread("value", line=3), sampled=NOW - 8)
     report = diagnosis([process(0, thread("value")), unresponsive], NOW)
     first, second, verdict = report.splitlines()[1:]
-    assert first.startswith("[1] does not respond: Python has not run there for 8 s;")
+    assert first.startswith("[1] does not respond: it has run no Python for 8 s;")
     assert second == "    last seen at train.py:3  line 3"
     assert verdict == "Process 1 has not reached what process 0 is waiting for."
 

@@ -36,7 +36,7 @@ def test_the_process_that_waits_least_is_late_at_the_lines_where_others_lose_les
         "process 2                               60%                       13%",
         "",
         "--- Process 0",
-        "Watched for 110 s, of which the start took 10 s (imports, first compilations); the shares "
+        "Watched for 110 s, including a start of 10 s (imports, first compilations); the shares "
         "are of the rest.",
     ]
 
@@ -49,6 +49,6 @@ def test_a_process_that_computes_longer_is_late_without_a_line():
 
 
 def test_without_a_late_process_the_verdict_says_why():
-    assert verdict(report(30), report(33)) == "No process was late more than the others."
+    assert verdict(report(30), report(33)) == "No process was much later than the others."
     assert verdict(report(0), report(0)).endswith("no collective operation was seen.")
-    assert verdict(report(30)).endswith("there is the report of one process.")
+    assert verdict(report(30)).endswith("there is only one report.")

@@ -103,7 +103,7 @@ def test_an_error_names_the_process_and_its_line_and_its_last_output(shared):
     assert message.startswith("Process 1 failed:")
     assert 'raise ValueError("no such file")' in message
     assert f'File "{__file__}"' in message
-    assert message.endswith("The last that it printed:\n  about to fail")
+    assert message.endswith("The last lines it printed:\n  about to fail")
     assert raised.value.worker == 1
     fine, failed = shared.run(fail_in_one, return_exceptions=True)  # The workers go on.
     assert fine == "fine"
@@ -113,7 +113,7 @@ def test_an_error_names_the_process_and_its_line_and_its_last_output(shared):
 def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
     with pytest.raises(WorkerError, match="Process 0 failed") as raised:
         shared.run(lambda: 1 / 0)
-    assert "number 1" in raised.value.__notes__[0]
+    assert "process 1 failed" in raised.value.__notes__[0]
 
 
 def test_a_result_that_cannot_be_sent_is_refused_with_the_way_out(shared):

@@ -79,7 +79,7 @@ def write(files):
         (["--before", "HEAD", "none.py"], "there is no script 'none.py'"),
         (["text.py", "text.py"], "text.py: This text was not written by Comparison"),
         (["f.json", "g.json"], "f.json and g.json have no function in common: f; and g."),
-        (["a.json", "--before", "HEAD"], "--before has to stand before the script"),
+        (["a.json", "--before", "HEAD"], "--before must come before the script"),
         (["--fail-over", "5%", "--rounds", "5", "--before", "HEAD", "text.py"], "six rounds"),
         (["--before", "none", "text.py"], "git has no commit 'none' here."),
     ],
@@ -161,7 +161,7 @@ def test_the_status_and_the_report_say_how_the_files_here_differ(
 
 def test_an_option_behind_the_script_goes_to_the_script_with_a_note(repository, capfd):
     assert once(SCRIPT, "--rounds") == 0
-    assert "--rounds stands behind the script" in capfd.readouterr().err
+    assert "--rounds comes after the script" in capfd.readouterr().err
     assert Path("--rounds").exists()  # The script writes into each file that it is given.
 
 
@@ -180,9 +180,9 @@ def test_in_a_shallow_clone_the_way_to_an_older_commit_is_named(repository, monk
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("print('no data'); raise SystemExit(3)", "3.\nThe last that it printed:\nno data\n"),
+        ("print('no data'); raise SystemExit(3)", "3.\nThe last lines it printed:\nno data\n"),
         ("import os; os.kill(os.getpid(), 11)", "has ended by SIGSEGV."),
-        ("print('{{}}')", "has not printed what it measured: This text was not written by"),
+        ("print('{{}}')", "has not printed its measurements: This text was not written by"),
         (
             "import sys; sys.path.insert(0, {here!r}); import times; sys.exit()",
             "It has imported times from",

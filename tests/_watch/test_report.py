@@ -17,7 +17,7 @@ def watched():
 def test_the_report_says_where_how_long_and_what_to_do(watched):
     text = str(watched)
     assert repr(watched) == text  # As IPython shows it.
-    assert "Watched for 3 s, of which the start took 1 s" in text
+    assert "Watched for 3 s, including a start of 1 s" in text
     assert "CPU 0 had nothing to do for 50% of that (40% to 60%)." in text
     assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
     assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
@@ -70,5 +70,5 @@ def test_what_is_lost_for_sure_is_over_the_share(watched):
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"findings": [1]}'])
 def test_what_is_no_report_is_refused(text):
-    with pytest.raises(ValueError, match="no report of watch"):
+    with pytest.raises(ValueError, match="not a report of watch"):
         Watched.from_json(text)

@@ -64,7 +64,7 @@ def refuse(options):
     ("missing", "instead", "why"),
     [
         ("_src.lib._profiler.ProfilerSession", refuse, "not be opened (another one has it)"),
-        ("profiler.ProfileData", None, "it takes JAX 0.7.1 or newer to read what the profiler"),
+        ("profiler.ProfileData", None, "reading the profiler's records takes JAX 0.7.1"),
     ],
 )
 def test_a_profiler_that_cannot_be_used_is_no_error_and_is_told(missing, instead, why, monkeypatch):

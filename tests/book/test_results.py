@@ -138,7 +138,7 @@ def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
 
 
 GONE = object()
-ANEW = "Record it anew with `make record`"
+ANEW = "Record it again with `make record`"
 MEASURED = ("pages", "book/b", "claims", 0, "predicates", 0, "quantity")
 KEPT = ("pages", "book/a", "experiments", 0)
 
@@ -158,12 +158,12 @@ def edited(place, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (WHOLE[: len(WHOLE) // 2], f"is no whole file of results: .*{ANEW}"),
+        (WHOLE[: len(WHOLE) // 2], f"is not a complete results file: .*{ANEW}"),
         (edited(("schema",), 1), f"has the schema 1, .* 2. {ANEW}, or .* the version that wrote"),
-        (edited(("load",), math.nan), "it holds NaN, which is no number"),
-        (edited((*MEASURED, "samples"), [2.0] * 6), "believed: The claim .* its .* 'fails'"),
-        (edited((*MEASURED, "unit"), "ms"), "cannot be believed: 'ratio' has the unit 'ms'; known"),
-        (edited((*KEPT, "rows", "barrier at the end"), GONE), "believed: Experiment A6 has the"),
+        (edited(("load",), math.nan), "it holds NaN, which is not a number"),
+        (edited((*MEASURED, "samples"), [2.0] * 6), "trusted: The claim .* its .* 'fails'"),
+        (edited((*MEASURED, "unit"), "ms"), "cannot be trusted: 'ratio' has the unit 'ms'; known"),
+        (edited((*KEPT, "rows", "barrier at the end"), GONE), "trusted: Experiment A6 has the"),
         (edited(("date",), GONE), f"something is missing or .*'date'.*{ANEW}"),
     ],
 )

@@ -132,7 +132,7 @@ def check_x2(epoch: Callable) -> Report:
             "does your loop wait for, and does it have to be that one?",
         )
     overlapping = log.require_overlap("Does each iteration of your loop do the same?")
-    require_array(parameters, right, "What your function returned")
+    require_array(parameters, right, "Your function's result")
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
         "and none while more than one was unfinished."
@@ -249,7 +249,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
             "What else do you wait for?",
         )
     for array, results in zip(returned, started, strict=True):
-        require_array(array, results[1], "What my_second returned")
+        require_array(array, results[1], "The result of my_second")
     returned = run("everything", everything)
     if not all(map(all, readiness)):
         raise Rejection(
@@ -305,7 +305,7 @@ def check_x5(runs_inline: Callable) -> Report:
     for name, inline in zip(_PROGRAMS, truth, strict=True):
         wrong = [require_truth(next(answers)) != inline for _ in range(3)]
         if sum(wrong) > 1:  # A noisy machine may fool one measurement of three.
-            inside, later = "runs inside the call", "goes on after the call has returned"
+            inside, later = "runs inside the call", "continues after the call has returned"
             does, says = (inside, later) if inline else (later, inside)
             raise Rejection(
                 f"{name} {does}; your function says that it {says}.",

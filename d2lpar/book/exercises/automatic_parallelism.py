@@ -113,7 +113,7 @@ def check_y2(many: Callable) -> Report:
         )
     usage = "my_many(operator)(xs)"
     (results,) = call_answer(faster, [(xs,)], usage)
-    require_array(results, right, "What the function that my_many made returned")
+    require_array(results, right, "The result of my_many(operator)(xs)")
     arms = {"yours": lambda: faster(xs), "loop": loop}
     (times,) = call_answer(lambda: compare(arms, repeats=15, warmup=2), [()], usage)
     # Compare the fastest rounds: a busy machine can only add to a time.

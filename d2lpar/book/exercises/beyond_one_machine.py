@@ -56,8 +56,8 @@ def check_v1(mean: Callable) -> Report:
         raise Rejection(
             f"Your function returned {first} in process 0 and {second} in process 1; all five "
             f"numbers have the mean {right:g}.",
-            "A process knows only its own numbers, and counts for as many as it has. What has to "
-            "travel besides the sum?",
+            "A process knows only its own numbers, and its weight is how many it has. What must be "
+            "sent besides the sum?",
         )
     return f"Both processes returned {right:g}, the mean of the numbers of both."
 
@@ -116,7 +116,7 @@ def _require_sums(results: object, right: list[np.ndarray]) -> None:
     if shapes != right_shapes:
         raise Rejection(
             f"You returned arrays of the shapes {shapes}; those given have {right_shapes}.",
-            "Which shape had the array that these numbers come from?",
+            "What was the shape of the array that these numbers come from?",
         )
     for number, pair in enumerate(zip(sums, right, strict=True)):
         if not np.allclose(*pair, rtol=1e-5):
@@ -159,7 +159,7 @@ def check_v3(save: Callable) -> Report:
         _require_whole(
             path,
             old,
-            "After your function had returned, the file did not hold what it was given.",
+            "After your function had returned, the file did not hold the given weights.",
             "np.load(path) should give a dictionary with the same arrays under the same names.",
         )
         link = Path(folder, "as it was.npz")
@@ -170,7 +170,7 @@ def check_v3(save: Callable) -> Report:
         _require_whole(
             path,
             old,
-            "When your function died while it wrote, the weights from before were gone.",
+            "When your function died while it wrote, the previous weights were gone.",
             "Where can you write the new file while the old one is still there, and how does it "
             "take the place of the old one in a single step?",
         )
@@ -184,7 +184,7 @@ def check_v3(save: Callable) -> Report:
         _require_whole(
             link,
             old,
-            "The old file was overwritten, so that for a while it is neither the old nor the new.",
+            "The old file was overwritten, so for a while it was neither the old nor the new one.",
             "How can a complete file take the place of another in a single step?",
         )
     return (

@@ -215,13 +215,13 @@ def require_arrays(arrays: Any, expected: Sequence[jax.Array], name: str) -> Non
             "Which results does the exercise ask for, and in which order?",
         )
     for number, (array, right) in enumerate(zip(arrays, expected, strict=True)):
-        require_array(array, right, f"Item {number} of what your function returned")
+        require_array(array, right, f"Item {number} of your function's result")
 
 
 def require_array(array: Any, expected: jax.Array, name: str) -> None:
     """Reject any result but a JAX array that is close to the expected one.
 
-    Messages begin with `name`: `"What your function returned"`.
+    Messages begin with `name`: `"Your function's result"`.
     """
     if isinstance(array, jax.core.Tracer):
         raise Rejection(

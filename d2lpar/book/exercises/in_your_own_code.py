@@ -60,8 +60,8 @@ def check_z1(training: Callable) -> Report:
     early = [number for number, _, dispatched in logged[:-1] if dispatched < number + 2]
     if early:
         raise Rejection(
-            f"Loss {early[0]} was logged before step {early[0] + 1} was dispatched, and so were "
-            f"{len(early)} of {len(batches)}.",
+            f"Loss {early[0]} was logged before step {early[0] + 1} was dispatched; {len(early)} "
+            f"of {len(batches)} were that early.",
             "A loss that is read at once is a barrier, and the device is idle until the next step "
             "is dispatched. Which loss is ready by then, and can be read instead?",
         )
@@ -73,7 +73,7 @@ def check_z1(training: Callable) -> Report:
             "How many of them do you have to keep, so that the device always has a step to do?",
         )
     overlapping = calls.require_overlap("Does something else in your loop need a value?")
-    require_array(parameters, right_parameters()[-1], "What your function returned")
+    require_array(parameters, right_parameters()[-1], "Your function's result")
     return (
         f"All {len(batches)} losses were logged in order, each when the next step had been "
         f"dispatched; {overlapping} steps were dispatched while the one before was running."
@@ -224,7 +224,7 @@ def _require_error_in_its_place(prefetch: Callable) -> None:
         pass
     else:
         raise Rejection(
-            f"Reading batch 4 failed; your generator went on, and the loop got {len(batches)}.",
+            f"Reading batch 4 failed; your generator continued, and the loop got {len(batches)}.",
             "Other threads do not see an exception in a thread. How does it get to the loop?",
         )
     if batches != [0, 1, 2, 3]:
@@ -310,7 +310,7 @@ def _require_one_shape(shapes: list[tuple[int, ...]]) -> None:
         raise Rejection(
             f"count() was given batches of the shapes {' and '.join(map(str, different[:3]))}, and "
             "each shape is compiled separately.",
-            "What can fill up the rows that the last batch lacks, without being counted?",
+            "What can fill the missing rows of the last batch, without being counted?",
         )
     if different != [(_ROWS, _ROWS)]:
         raise Rejection(

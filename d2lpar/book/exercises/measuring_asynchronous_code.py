@@ -117,7 +117,7 @@ def _program_for(x: Any) -> tuple:
     """Return the key of JAX's cache of programs: shape, dtype, and if the array is committed."""
     if not hasattr(x, "shape") or not hasattr(x, "dtype"):
         raise Rejection(
-            f"step() was called with {shown(x)}, which is not an array.", "Call step(x) with the x."
+            f"step() was called with {shown(x)}, which is not an array.", "Pass the given x to it."
         )
     return tuple(x.shape), str(x.dtype), bool(getattr(x, "committed", False))
 
@@ -158,7 +158,7 @@ def _require_time(device: _Device, answer: Any) -> float:
     first, last = readings[0], readings[-1]
     if first.calls == last.calls:
         raise Rejection(
-            "No call of step() lies between the first and the last reading of the clock.",
+            "step() was not called between the first and the last reading of the clock.",
             "What should happen between start and stop?",
         )
     if last.unfinished:
@@ -264,7 +264,7 @@ class _Machine:
         self.counts[event] += 1
         if len(self.log) > _MOST_EVENTS:
             raise Rejection(
-                f"Your function had called its arguments {_MOST_EVENTS} times, and went on.",
+                f"Your function had called its arguments {_MOST_EVENTS} times without ending.",
                 f"It takes {_ROUNDS} rounds that count. When does your loop end?",
             )
 
@@ -341,8 +341,8 @@ class _Shared(_Machine):
     def look(self):
         if not self.polls:
             return (
-                "You never called cores_free(), and the times do not tell: the neighbour is there "
-                "in most rounds."
+                "You never called cores_free(), and the times alone do not show it: the neighbour "
+                "is there in most rounds."
             )
         return "Ask in each round, and leave out the rounds in which the cores were not free."
 
@@ -354,7 +354,7 @@ def _require_ratio(machine: _Machine, answer: Any) -> float:
         require_called(f"{name}()", machine.counts[name], "there is nothing to compare", look)
     if not machine.timed:
         raise Rejection(
-            "No call of a() or b() lies between two readings of the clock.",
+            "Neither a() nor b() was called between two readings of the clock.",
             "Time is simulated here. Read the `clock()` that your function is given.",
         )
     ratio = require_number(answer, "Return the ratio, a number.")
@@ -530,7 +530,7 @@ def _require_promise(decision: Callable) -> int:
     if winners > _PROMISED:
         raise Rejection(
             f"In {winners} of {_COMPARISONS} comparisons of equals your my_decision found a "
-            f"winner; one in twenty, {_COMPARISONS // 20}, is what an interval of 95 % may.",
+            f"winner; a 95 % interval may find one in twenty, {_COMPARISONS // 20}.",
             "Each look is another chance to be fooled. How sure does a single look have to be, so "
             "that all of them together are wrong at most once in twenty times?",
         )

@@ -64,7 +64,7 @@ WRONG[check_y1] = {
     ),
     "another order": (
         lambda multiply, matrices: on_a_pool(multiply, matrices)[::-1],
-        "Item 0 of what your function returned is wrong",
+        "Item 0 of your function's result is wrong",
     ),
     "fails later": (failing_later, "raised .*CpuCallback error"),
     "another device": (everywhere_else, "of matrix 0 ran on CPU 1, but has to run on CPU 0"),
@@ -119,7 +119,7 @@ WRONG[check_y2] = {
     ),
     "transposed": (
         lambda operator: jax.vmap(lambda x: operator(x.T)),
-        "What the function that my_many made returned is wrong",
+        r"my_many\(operator\)\(xs\) is wrong",
     ),
     "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
     "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
@@ -203,7 +203,7 @@ WRONG[check_y3] = {
     ),
     "the wrong device's": (
         lambda *args: send_at_once(*args)[::-1],
-        "Item 0 of what your function returned is wrong",
+        "Item 0 of your function's result is wrong",
     ),
 }
 
@@ -369,7 +369,7 @@ WRONG[check_y5] = {
     "stage by stage": (stage_by_stage, "when all of stage one was done: the stages run one"),
     "another order": (
         lambda *args: pipeline_at_once(*args)[::-1],
-        "Item 0 of what your function returned is wrong",
+        "Item 0 of your function's result is wrong",
     ),
     "the last forgotten": (
         lambda f, g, batches, devices: pipeline_at_once(f, g, batches[1:], devices),

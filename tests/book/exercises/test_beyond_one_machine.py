@@ -104,13 +104,13 @@ def away_and_back(path, weights):
 
 RIGHT[check_v3] = {"in one step": save}
 WRONG[check_v3] = {
-    "in place": (lambda path, weights: np.savez(path, **weights), "from before were gone"),
-    "away and back": (away_and_back, "from before were gone"),
+    "in place": (lambda path, weights: np.savez(path, **weights), "previous weights were gone"),
+    "away and back": (away_and_back, "previous weights were gone"),
     "all read first": (in_place, "The old file was overwritten"),
     "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
     "elsewhere": (
         lambda path, weights: save(path.with_name("other.npz"), weights),
-        "did not hold what it was given",
+        "did not hold the given weights",
     ),
     "no function": (3, "was given an int, which cannot be called"),
 }

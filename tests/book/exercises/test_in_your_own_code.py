@@ -62,7 +62,7 @@ RIGHT[check_z1] = {
     "a number of NumPy": training(1, as_number=lambda loss: np.float64(loss)),
 }
 WRONG[check_z1] = {
-    "at once": (training(0), "so were 11 of 12"),
+    "at once": (training(0), "11 of 12 were that early"),
     "all at the end": (training(12), "losses pile up"),
     "no step": (
         lambda step, parameters, batches, log: sum(batches, parameters),
@@ -127,7 +127,7 @@ WRONG[check_z2] = {
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "all at once": (with_futures(ahead=12), "more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
-    "drops the error": (drops_the_error, "your generator went on, and the loop got 12"),
+    "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
     "error too early": (
         with_futures(take=take_when_all_are_read),
         "The error has to wait its turn",
