@@ -303,6 +303,8 @@ def keep_how_it_works(app, what, name, value, options, lines):
     if what == "module" and name.startswith("d2lpar._"):
         text = "\n".join(lines)
         lines[:] = text[text.index("How it works. ") :].removeprefix("How it works. ").splitlines()
+        # Else Sphinx colors the words of the drawings as Python.
+        lines[:] = [".. highlight:: none", "", *lines, "", ".. highlight:: default"]
 
 
 def call_attributes_by_their_name():

@@ -145,7 +145,8 @@ def cells_of(data, words, *names):
 def spread(times):
     """Return the median of some seconds and the range of the others, in one unit."""
     scale, unit = prefix_of(median(times), "s")
-    low, middle, high = (digits(f(times) / scale, 3) for f in (min, median, max))
+    # Times are written in decimals, which a division by 1e-3 does not keep: 0.1435 s is 143.5 ms.
+    low, middle, high = (digits(f(times) * round(1 / scale), 3) for f in (min, median, max))
     # The word joiner keeps the range on one line.
     return f"{middle}\N{NO-BREAK SPACE}{unit} ({low}\N{EN DASH}\N{WORD JOINER}{high})"
 

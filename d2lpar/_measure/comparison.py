@@ -13,7 +13,8 @@ hits all functions alike, and their times can be divided round by round::
 Without `until` it stops after `repeats` rounds. With `until` this is a sequential test: after 9,
 18, 36, 72 and 144 rounds it looks at the claim, and stops at the first look that decides it. Five
 looks are wrong more often than one, so each may spend only a fifth of the allowed 5 % (alpha
-spending, Bonferroni): its intervals have 99 %.
+spending, Bonferroni): its intervals have 99 %. Rounds in which a control does not hold are dropped
+before anything is derived from the others.
 """
 
 import contextlib
@@ -146,8 +147,8 @@ class Comparison(dict[str, Measurement]):
         measurements: One for each function, of the rounds that count.
         level: The confidence of their intervals.
         dropped_rounds: How many rounds do not count, since the control did not hold in them.
-        needs: The thing that the machine lacked, if fewer than nine rounds count. The measurements
-            are then of all rounds, to be looked at, and nothing should be claimed of them.
+        needs: What the machine was missing, such as free cores, if fewer than nine rounds count.
+            The measurements are then of all rounds, and no claim should rest on them.
         machine: The machine that they were taken on, in words; this machine if None.
     """
 

@@ -128,7 +128,7 @@ class Overlap:
 
     @property
     def needs(self) -> str | None:
-        """The thing that the machine lacked according to the control; None if nothing."""
+        """What the machine was missing according to the control, such as free cores; or None."""
         return self.times.needs
 
     def __repr__(self) -> str:

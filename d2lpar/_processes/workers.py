@@ -11,9 +11,9 @@ arguments, pickled by cloudpickle, which can send functions of a notebook. An ou
 an error with its traceback. `_collect` waits for all sockets and pipes at once
 (`multiprocessing.connection.wait`), and prints all output. It ends all processes if one dies, if
 one fails while others wait for it, or at the deadline. Even then the line of each process can be
-read, from memory shared with it (`hang`). A worker ends when its socket closes, so it cannot
-outlive this process, even after kill -9. Programs that a worker has started carry a cookie in their
-environment, and are found by it in any session.
+read, from memory that the worker shares with this process. A worker ends when its socket closes, so
+it cannot outlive this process, even after kill -9. Programs that a worker has started inherit an
+environment variable with a random value, by which they are found in any session.
 
 Why no library: ipyparallel 9.2 runs JAX in its engines as well, but takes eleven seconds to start
 two where this takes four, and when the kernel is killed, its controller and engines live on.

@@ -5,19 +5,19 @@ own, and reads the trace back with `jax.profiler.ProfileData`. (A trace is an XS
 buffer that TensorBoard and Perfetto read.) The host has a line of events for each thread, and a GPU
 one for each stream. From these lines, where time goes to the right::
 
-    main thread    [d2lpar.record_trace                                             ]
-                     [PjitFunction(f)] [d2lpar.wait float      ]
-                                        [np.asarray(jax.Array)]
-    worker                  [dot][tanh][wait for completion]       CPU 0, run 7
-    another worker                       [dot] [end: dot]          CPU 0, run 7
-    watching                                        [d2lpar.watch_results          ]
+    main thread   [d2lpar.record_trace                         ]
+                    [PjitFunction(f)] [d2lpar.wait float    ]
+    worker              [dot][tanh][wait for completion]
+    other worker             [dot][end: dot]
+    watching                           [d2lpar.watch_results]
 
-come these rows. Of nested calls, Python's row has the outermost. An operator of a CPU carries the
-numbers of its device and its run, and a run lasts until its other threads are done::
+come these rows. Of nested calls, Python's row has the outermost. Operators of a CPU carry the
+numbers of their device and their run. All of one run, here of f, belong together, and the run lasts
+until its other threads are done::
 
-    Python           [dispatch f     ] [wait float             ]
-    CPU 0                   [dot][tanh][other threads       ]      all of them, and the second
-                                         [dot]                     [dot], are one run of f
+    Python          [dispatch f     ] [wait float           ]
+    CPU 0               [dot][tanh][other threads      ]
+                             [dot]
 
 JAX records no event where Python waits. So functions that wait for a value, such as `float`, are
 annotated during a recording. The recorded function's own annotations get a prefix, which tells them

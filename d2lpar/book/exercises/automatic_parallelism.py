@@ -88,7 +88,7 @@ def check_y1(products: Callable) -> Report:
     raise Rejection(
         f"The products were dispatched without waiting, by {plural(threads, 'Python thread')}, and "
         f"yet the timeline shows their runs on {device_name(device)} one after the other.",
-        "A queue works in order. Does the device have a single queue, or are there several?",
+        "A queue works in order. Has the device one queue, or one for each calling thread?",
     )
 
 
