@@ -233,7 +233,7 @@ WRONG_SECOND = {
         "second result was ready, but so were all the others",
     ),
     "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
-    "to NumPy": (to_numpy(second_result), "my_second returned is a NumPy ndarray"),
+    "to NumPy": (to_numpy(second_result), "my_second is a NumPy ndarray"),
     "no start": (
         lambda start: 1.0,
         r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
@@ -293,13 +293,13 @@ RIGHT[check_x5] = {"by the program": little_arithmetic, "by trying": by_trying}
 WRONG[check_x5] = {
     "never": (
         lambda function, x: False,
-        r"exp\(x\) of eight million elements runs inside .* says that it goes on after",
+        r"exp\(x\) of eight million elements runs inside .* says that it continues after",
     ),
     "always": (
         lambda function, x: True,
-        "1500x1500 matrices goes on after .* says that it runs inside the call",
+        "1500x1500 matrices continues after .* says that it runs inside the call",
     ),
-    "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* goes on after"),
+    "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
     "whatever has no arithmetic": (no_arithmetic, "over 100 elements runs inside"),
 }
 
