@@ -10,6 +10,7 @@ import pytest
 
 from d2lpar._jax import stack
 from d2lpar._jax.stack import Place, belongs_to_the_user, may_dispatch, owner_of, sample_stack
+from d2lpar._watch import report
 
 
 @pytest.mark.parametrize(
@@ -28,6 +29,7 @@ from d2lpar._jax.stack import Place, belongs_to_the_user, may_dispatch, owner_of
         (np.__file__, "numpy"),
         (threading.__file__, "stdlib"),
         (stack.__file__, "d2lpar"),
+        (report.__file__, "d2lpar"),  # In another folder of the package.
     ],
 )
 def test_a_line_is_the_readers_if_no_library_and_no_generator_has_written_it(file, owner):

@@ -16,6 +16,7 @@ from d2lpar._versions.run_one import check_imports
         ("others/own/model.py", ".", "", ""),
         ("others/env/lib/model.py", "others/env", "", ""),
         ("others/env/site-packages/model.py", ".", "", ""),
+        ("others/env/dist-packages/model.py", ".", "", ""),  # On Debian.
         ("site-packages/model/__init__.py", ".", "", "the installed model was imported, but the"),
     ],
 )

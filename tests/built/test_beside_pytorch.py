@@ -74,6 +74,11 @@ def page(monkeypatch):
     return importlib.import_module("d2lpar_peers")
 
 
+def test_times_are_rounded_as_they_are_written(page):
+    assert page.spread([0.1435]).startswith("144\N{NO-BREAK SPACE}ms")  # 0.1435 / 1e-3 is less.
+    assert page.spread([0.004155]).startswith("4.16\N{NO-BREAK SPACE}ms")
+
+
 def test_each_row_of_the_page_is_measured_by_both_programs(page):
     torch, jax = ((ROOT / "evidence" / f"peer_{name}.py").read_text() for name in ("torch", "jax"))
     for rows in page.GROUPS.values():
