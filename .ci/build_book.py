@@ -30,26 +30,32 @@ MACHINE = "from d2lpar._jax.devices import this_machine; print(this_machine())"
 
 def main():
     """Build the book if it has to be built, and print where it is."""
-    started, stamp = time.monotonic(), new_stamp()
+    started, environment = time.monotonic(), describe_environment()
+    stamp = stamp_of(environment)
     stamped = STAMP.exists() and STAMP.read_text(encoding="utf-8") == stamp
     if stamped and PAGE.exists() and "--force" not in sys.argv:
         print("Nothing has changed since the book was built (make book FORCE=1 builds it anew).")
     else:
         build()
         # A file edited during the build may be in the book in either version: no stamp, then.
-        if new_stamp() == stamp:
+        if stamp_of(environment) == stamp:
             STAMP.write_text(stamp, encoding="utf-8")
         print(f"Built in {time.monotonic() - started:.0f} s.")
     print(f"The book: {PAGE.relative_to(ROOT)}  (to read it in a browser: make serve)")
 
 
-def new_stamp():
-    """Return the stamp of a book built now: all that its text and its measurements depend on."""
+def describe_environment():
+    """Return what measurements depend on beside the files: Python, machine, settings, packages."""
     machine = subprocess.run([sys.executable, "-c", MACHINE], capture_output=True, text=True)
     if machine.returncode:
         sys.exit(f"JAX does not start.\n{(machine.stderr.splitlines() or [''])[-1]}")
     settings = sorted(s for s in os.environ.items() if re.match("(JAX_|XLA_|NPROC$)", s[0]))
     packages = sorted({(d.name, d.version) for d in distributions()})
+    return [sys.version, machine.stdout, settings, packages]
+
+
+def stamp_of(environment):
+    """Return the stamp of a book built now: its environment, and a hash of each input."""
     paths = {path for name in INPUTS for path in [ROOT / name, *(ROOT / name).rglob("*")]}
     ignored = {"__pycache__", ".ipynb_checkpoints"}
     hashes = {
@@ -57,7 +63,7 @@ def new_stamp():
         for path in sorted(paths)
         if path.is_file() and ignored.isdisjoint(path.parts)
     }
-    return json.dumps([sys.version, machine.stdout, settings, packages, hashes], indent=1)
+    return json.dumps([*environment, hashes], indent=1)
 
 
 def build():

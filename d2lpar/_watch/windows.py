@@ -187,7 +187,7 @@ def _with_ends(
         elif len({device for *_, device in spans}) == 1:
             yield opened, end, spans[0][2]
     # Operators without any marker were computed in one piece.
-    yield from ((a, closed if ends else b, device) for a, b, device in unfinished)
+    yield from ((start, closed if ends else end, device) for start, end, device in unfinished)
 
 
 def _span(event: Any) -> tuple[float, float]:
