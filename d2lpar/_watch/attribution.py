@@ -302,7 +302,7 @@ class Account:
                 len(reported),
                 lost,
                 lost,
-                detail=f"{why(compiled)} {detail}" if again else detail,
+                detail=f"{why(compiled)[1]} {detail}" if again else detail,
             )
 
     def _notes(self, observed_seconds: float) -> Iterator[str]:
