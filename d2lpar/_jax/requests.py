@@ -69,6 +69,7 @@ class Request(NamedTuple):
     identity: tuple  # The code that is compiled, equal for two functions with the same code.
     of_library: bool  # Whether none of that code is the user's, such as for `jax.numpy.zeros`.
     switches: tuple  # Strings, booleans and the like that the function has bound.
+    is_wrapped: bool  # Whether a library's function is jitted. Its static arguments are above.
     arguments: tuple[Argument, ...]  # As the call gave them; JAX drops unused ones later.
     static: Mapping[str, Value]
     trees: Mapping[str, Value]  # For each of the other arguments, the shape of its tree.
@@ -78,7 +79,8 @@ class Request(NamedTuple):
     @property
     def key(self) -> tuple:
         """Equal for requests that differ in the context at most."""
-        static, trees = tuple(self.static.items()), tuple(self.trees.items())
+        static = () if self.is_wrapped and not self.of_library else tuple(self.static.items())
+        trees = tuple(self.trees.items())
         return self.identity, self.switches, self.arguments, static, trees, self.options
 
 
@@ -95,12 +97,14 @@ def request_of(known: Mapping[str, Any]) -> Request:
         (static if name in static_names else given)[f"{name}="] = value
     search = _Search()
     search.visit(known["fun"])
-    if not search.of_user:  # Equinox passes the user's function as a static argument of its own.
-        search.visit(tuple(static.values()))
+    is_wrapped = not search.of_user
+    if is_wrapped:  # Equinox passes the user's function as a static argument of its own.
+        search.visit(tuple(static.values()), owner="static")
     return Request(
         tuple(search.parts),
         not search.of_user,
         tuple(search.switches),
+        is_wrapped,
         tuple(_argument(aval) for aval in known.get("avals", ())),
         {name.rstrip("="): Value.of(value) for name, value in static.items()},
         {name: _tree(value) for name, value in given.items()},
@@ -150,7 +154,8 @@ class _Search:
         kind = type(value)
         if kind in (bool, str, type(None)) or issubclass(kind, enum.Enum):
             self.switches.append(_printed(value))
-        elif kind is int and owner != "user":  # Such as the axes of `jax.vmap`.
+        elif (kind is int and owner != "user") or (kind is float and owner == "static"):
+            # Such as the axes of `jax.vmap`. The numbers of the user's functions are data.
             self.switches.append(value)
         elif kind in _PRINTED or (hasattr(kind, "dtype") and hasattr(kind, "ndim")):
             return  # A number or an array.
@@ -186,7 +191,7 @@ class _Search:
             self._add(kind)
             attributes = getattr(value, "__dict__", {})
             # A method that the object has jitted for itself may be there at the second call only.
-            inner = [x for x in attributes.values() if callable(x) and not _is_jitted(x)]
+            inner = [x for x in attributes.values() if callable(x) and _self(x) is not value]
             if not attributes and callable(value):  # A builtin function.
                 self.parts.append(getattr(value, "__qualname__", ""))
         for each in inner:
@@ -209,6 +214,10 @@ def _is_jitted(value: Any) -> bool:
     return "_jit_info" in getattr(value, "__dict__", {})
 
 
+def _self(function: Any) -> Any:
+    return getattr(vars(function)["_fun"], "__self__", None) if _is_jitted(function) else None
+
+
 def _printed(value: Any) -> str:
     """Return a number or the like as text; "" for anything that may hold an array."""
     kind = type(value)
@@ -223,13 +232,18 @@ def _printed(value: Any) -> str:
     if issubclass(kind, type):
         return value.__name__
     of_jax = kind.__module__.startswith(("jax.", "jaxlib.")) and not hasattr(kind, "dtype")
-    return str(value) if of_jax and kind.__str__ is not object.__str__ else ""
+    return str(value) if of_jax and kind.__repr__ is not object.__repr__ else ""
 
 
 def _tree(value: Any) -> Value:
     import jax
 
-    return Value.of(jax.tree.structure(value))._replace(text=type(value).__name__)
+    paths, tree = jax.tree_util.tree_flatten_with_path(value)
+    # The hash of a tree leaves out the keys of dictionaries.
+    described = Value.of((tree, tuple(path for path, _ in paths)))
+    name = type(value).__name__
+    keys = _printed(tuple(value)) if type(value) is dict else ""
+    return described._replace(text=f"{name} {keys}"[:40].rstrip(), kind=name, by_identity=False)
 
 
 def _hash_of(options: Any) -> int:
@@ -240,14 +254,18 @@ def _hash_of(options: Any) -> int:
 def _context() -> dict[str, Value]:
     from jax._src import config
 
-    if names := getattr(config, "trace_context_names", None):
-        names = names()
-    else:  # JAX 0.7 reads one variable after the other.
-        read = config.trace_context.__code__.co_names
-        names = [getattr(getattr(config, n), "_name", n) for n in read if hasattr(config, n)]
-    # The callbacks of user contexts in JAX 0.7 follow without a name.
+    if hasattr(config, "trace_context_names"):
+        names = config.trace_context_names()
+    else:  # JAX 0.7 reads one variable after the other, and then the user's contexts.
+        read = {
+            name: getattr(config, name, None) for name in config.trace_context.__code__.co_names
+        }
+        names = [getattr(x, "_name", name) for name, x in read.items() if hasattr(x, "value")]
+    names = [name.removesuffix("_context_manager") for name in names]
     values = map(Value.of, config.trace_context())
-    return _shared(tuple(itertools.zip_longest(names, values, fillvalue="user_context")))
+    return _shared(
+        tuple(zip(itertools.chain(names, itertools.repeat("user_context")), values, strict=False))
+    )
 
 
 @functools.lru_cache(maxsize=100)

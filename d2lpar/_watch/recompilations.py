@@ -102,10 +102,20 @@ class _Stack:
             if owner == "jax"
         }
 
-    def known(self, *functions: str) -> dict[str, Any]:
-        """Return the local variables of the first of these functions of JAX that is running."""
-        frames = (self._of_jax[name] for name in functions if name in self._of_jax)
-        return next((frame.f_locals for frame in frames), {})
+        self.by_call = "cache_miss" in self._of_jax
+
+    def variables(self, wanted: str, *functions: str) -> dict[str, Any]:
+        """Return the variables of the first of these functions of JAX that has the wanted one."""
+        found = (self._of_jax[name].f_locals for name in functions if name in self._of_jax)
+        return next((variables for variables in found if wanted in variables), {})
+
+    def shapes(self) -> dict[str, Any]:
+        """Return the variables of the function that lowers or compiles."""
+        return self.variables("global_in_avals", "lower_sharding_computation", "from_hlo")
+
+    def request(self) -> dict[str, Any]:
+        """Return the variables of the function that was asked for a program."""
+        return self.variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
 
 
 class _Pending(threading.local):
@@ -173,21 +183,20 @@ class Compilations:
             program.compiled = True
             pending.inner += program.seconds if stack.is_inner else 0.0
         else:
-            pending.programs[phase].append((program, bool(stack.known("cache_miss"))))
-        if known := stack.known("lower_sharding_computation", "from_hlo"):
-            program.arguments, program.results = arguments_of(known)
-        known = stack.known("_infer_params_internal", "_infer_params", "cache_miss")
-        if known and not program.request:
-            self._see_request(program, known)
+            pending.programs[phase].append((program, stack.by_call))
+        if shapes := stack.shapes():
+            program.arguments, program.results = arguments_of(shapes)
+        if not program.request and (request := stack.request()):
+            self._see_request(program, request)
 
     def _under_way(self, phase: str, name: str, stack: _Stack) -> Compiled | None:
         """Return the program that this phase continues."""
         pending = self._pending
         if phase == _LOWER:
-            asked = name, bool(stack.known("cache_miss"))
+            asked = name, stack.by_call
             return pending.pop(_TRACE, lambda old, by_call: (old.name, by_call) == asked)
         if phase == _COMPILE:
-            known = stack.known("from_hlo")
+            known = stack.shapes()
             shapes = known and [argument.shape for argument in arguments_of(known)[0]]
             return pending.pop(_LOWER, lambda old, _: old.name == name and old.has(shapes))
         return None
@@ -266,8 +275,8 @@ ADVICE = {
     "device": "Put the arguments where they belong before the first call, with jax.device_put.",
     "tree": "Pass the arguments in the same containers, with the same keys, in each call.",
     "static": (
-        "Pass a number that changes as an ordinary argument. Make a static object once, or give "
-        "its class __eq__ and __hash__."
+        "Pass a number that changes as an ordinary argument, or an array. Make a static object "
+        "once, or give its class __eq__ and __hash__."
     ),
     "context": "Set JAX's options once, before the first call, and to the same values everywhere.",
     "object": (
@@ -275,7 +284,6 @@ ADVICE = {
         "over it."
     ),
     "caches": "Do not call jax.clear_caches, or only where no program is needed again.",
-    "race": "Call the function once before the threads start.",
     "hidden": "See what jax.config.update('jax_explain_cache_misses', True) prints.",
 }
 """What to do, for each cause that `why` finds."""
@@ -362,9 +370,9 @@ def _values(kind: str, old: dict[str, Value], new: dict[str, Value]) -> str:
     if old.keys() != new.keys():
         return f"for the {kind}s {', '.join(new) or 'none'} after {', '.join(old) or 'none'}"
     for name, was in old.items():
-        now, label = new[name], f"since {kind} `{name.rstrip('=')}`".replace("option ", "")
+        now, label = new[name], f"since {kind} `{name.removesuffix('=')}`"
         if was.text != now.text:
-            return f"{label} was {was.text} and is {now.text}"
+            return f"{label} changed from {was.text} to {now.text}"
         if was != now:
             way_out = ": give it __eq__ and __hash__" if now.by_identity else ""
             return f"{label} is another {now.text}, unequal to the one before{way_out}"
@@ -392,11 +400,6 @@ def _caches(old: Compiled, new: Compiled) -> str:
     return "since jax.clear_caches had emptied the caches" if old.caches is not new.caches else ""
 
 
-def _race(old: Compiled, new: Compiled) -> str:
-    is_race = old.thread_number != new.thread_number and new.began < old.over
-    return "since another thread was compiling the same at that time" if is_race else ""
-
-
 # The first row that tells of a change is the cause, so the most telling come first.
 _CHANGES: list[tuple[str, Callable[[Compiled, Compiled], str]]] = [
     ("number", _number),
@@ -411,7 +414,6 @@ _CHANGES: list[tuple[str, Callable[[Compiled, Compiled], str]]] = [
     ("shape", _result),
     ("object", _object),
     ("caches", _caches),
-    ("race", _race),
 ]
 
 
