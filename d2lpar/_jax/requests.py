@@ -15,13 +15,15 @@ read the arrays in it.
 import enum
 import functools
 import itertools
+import re
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FunctionType, MethodType
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
 from typing import Any, NamedTuple
 
-from d2lpar._jax.stack import owner_of
+from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
+from d2lpar._plain.format import plural
 
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
 _PRINTED = (bool, int, float, complex, str, type(None))
@@ -84,6 +86,49 @@ class Request(NamedTuple):
         return self.identity, self.switches, self.arguments, static, trees, self.options
 
 
+class PhaseStack:
+    """The stack of the thread in which a phase of JAX has ended: tracing, lowering, or compiling.
+
+    Attributes:
+        callers: The positions that led to JAX, the user's line first; empty without a user's frame.
+        by_library: Whether a library's code is between that line and JAX.
+        by_call: Whether a call asked for the program, and not `lower` or `eval_shape`.
+        is_inner: Whether another phase, of the program outside, is going on.
+    """
+
+    def __init__(self, frame: FrameType, has_compiled: bool) -> None:
+        frames = [(owner_of(each.f_code.co_filename), each) for each in frames_outward(frame)]
+        # Drop the frames of the launcher (runpy, pytest), so that its loops do not count.
+        while frames and frames[-1][0] != "user":
+            frames.pop()
+        first = next((n for n, (owner, _) in enumerate(frames) if owner == "user"), 0)
+        self.callers = tuple(
+            CodePosition(frame.f_code, frame.f_lasti)
+            for owner, frame in frames[first:]
+            if owner in ("user", "library")
+        )
+        self.by_library = any(owner == "library" for owner, _ in frames[:first])
+        names = [frame.f_code.co_name for owner, frame in frames if owner == "jax"]
+        # Tracing and lowering have such a frame of their own.
+        phases = names.count("_infer_params") + names.count("lower_sharding_computation")
+        self.is_inner = phases > (not has_compiled)
+        inside = [frame for owner, frame in frames[:first] if owner == "jax"]
+        self._innermost = {frame.f_code.co_name: frame for frame in reversed(inside)}
+        self.by_call = "cache_miss" in self._innermost
+
+    def shapes(self) -> dict[str, Any]:
+        """Return the variables of the function that lowers or compiles; empty without one."""
+        return self._variables("global_in_avals", "lower_sharding_computation", "from_hlo")
+
+    def request(self) -> dict[str, Any]:
+        """Return the variables of the function that was asked for a program."""
+        return self._variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
+
+    def _variables(self, wanted: str, *functions: str) -> dict[str, Any]:
+        frames = (self._innermost[name] for name in functions if name in self._innermost)
+        return next((frame.f_locals for frame in frames if wanted in frame.f_locals), {})
+
+
 def request_of(known: Mapping[str, Any]) -> Request:
     """Describe the request of JAX's function with these local variables."""
     options, args = known.get("ji", known.get("jit_info")), known["args"]
@@ -115,9 +160,61 @@ def request_of(known: Mapping[str, Any]) -> Request:
 
 def arguments_of(known: Mapping[str, Any]) -> tuple[tuple[Argument, ...], tuple[str, ...]]:
     """Describe the arguments and the results of the program that JAX lowers or XLA compiles."""
-    given = zip(known["global_in_avals"], known["in_shardings"], strict=True)
+    given = zip(known["global_in_avals"], known["in_shardings"], strict=False)
     arguments = tuple(_argument(aval, _where(sharding)) for aval, sharding in given)
     return arguments, tuple(map(_shape, known["global_out_avals"]))
+
+
+def change_of_arguments(
+    old: tuple[Argument, ...], new: tuple[Argument, ...]
+) -> tuple[str, str] | None:
+    """Return the most telling difference between arguments: its kind, and words; None without."""
+    if len(old) != len(new):
+        return "number", f"for {plural(len(new), 'argument')} after {len(old)}"
+    pairs = list(zip(old, new, strict=True))
+    if shapes := [(was.shape, now.shape) for was, now in pairs if was.shape != now.shape]:
+        words = [f"{now} after {was}" for was, now in dict.fromkeys(shapes)]
+        return "shape", "for " + "; ".join(words[:3])
+    for was, now in pairs:
+        if was.weak != now.weak:
+            types = ("weakly", "strongly") if now.weak else ("strongly", "weakly")
+            return "weak type", (
+                f"for a {now.shape} that is {types[0]} typed after a {types[1]} typed one (a "
+                "Python number makes a weak type)"
+            )
+    for was, now in pairs:
+        if was.where != now.where:
+            words = f"that is {now.placed()}, after one that is {was.placed()}"
+            return "device", f"for a {now.shape} {words}"
+    return None
+
+
+def is_last_batch(old: tuple[Argument, ...], new: tuple[Argument, ...]) -> bool:
+    """Return whether only the first dimension is smaller, and by the same for all arguments."""
+    sizes = set()
+    for was, now in zip(old, new, strict=True):
+        if was.shape != now.shape:
+            (kind, size, rest), (kind_now, size_now, rest_now) = (
+                re.fullmatch(r"(.*?\[)(\d*)(.*)", each.shape).groups("") for each in (was, now)
+            )
+            if (kind, rest) != (kind_now, rest_now):
+                return False
+            sizes.add((int(size_now or 0), int(size or 0)))
+    return len(sizes) == 1 and all(0 < now < was for now, was in sizes)
+
+
+def change_of_values(kind: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> str:
+    """Return the first difference between values of this kind, in words; "" without."""
+    if old.keys() != new.keys():
+        return f"for the {kind}s {', '.join(new) or 'none'} after {', '.join(old) or 'none'}"
+    for name, was in old.items():
+        now, label = new[name], f"since {kind} `{name.removesuffix('=')}`"
+        if was.text != now.text:
+            return f"{label} changed from {was.text} to {now.text}"
+        if was != now:
+            way_out = ": give it __eq__ and __hash__" if now.by_identity else ""
+            return f"{label} is another {now.text}, unequal to the one before{way_out}"
+    return ""
 
 
 @functools.cache

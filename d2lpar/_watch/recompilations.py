@@ -17,14 +17,22 @@ import threading
 import time
 import weakref
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FrameType
 from typing import Any
 
-from d2lpar._jax.requests import Argument, Request, Value, arguments_of, caches, request_of
-from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
-from d2lpar._plain.format import plural
+from d2lpar._jax.requests import (
+    Argument,
+    PhaseStack,
+    Request,
+    arguments_of,
+    caches,
+    change_of_arguments,
+    change_of_values,
+    is_last_batch,
+    request_of,
+)
+from d2lpar._jax.stack import CodePosition
 
 # The ends of the names of JAX's events.
 _TRACE, _LOWER, _COMPILE = _PHASES = (
@@ -77,47 +85,6 @@ class Compiled:
         return self.request and self.request.key, self.arguments, self.results
 
 
-class _Stack:
-    """The stack of the thread that a phase ended in."""
-
-    def __init__(self, frame: FrameType, phase: str) -> None:
-        frames = [(owner_of(each.f_code.co_filename), each) for each in frames_outward(frame)]
-        # Drop the frames of the launcher (runpy, pytest), so that its loops do not count.
-        while frames and frames[-1][0] != "user":
-            frames.pop()
-        first = next((n for n, (owner, _) in enumerate(frames) if owner == "user"), 0)
-        self.callers = tuple(
-            CodePosition(frame.f_code, frame.f_lasti)
-            for owner, frame in frames[first:]
-            if owner in ("user", "library")
-        )
-        self.by_library = any(owner == "library" for owner, _ in frames[:first])
-        names = [frame.f_code.co_name for owner, frame in frames if owner == "jax"]
-        enclosing = names.count("_infer_params") + names.count("lower_sharding_computation")
-        # The phase is part of another one. The first two phases have such a frame of their own.
-        self.is_inner = enclosing > (phase != _COMPILE)
-        self._of_jax = {  # The innermost of each name.
-            frame.f_code.co_name: frame
-            for owner, frame in reversed(frames[:first])
-            if owner == "jax"
-        }
-
-        self.by_call = "cache_miss" in self._of_jax
-
-    def variables(self, wanted: str, *functions: str) -> dict[str, Any]:
-        """Return the variables of the first of these functions of JAX that has the wanted one."""
-        found = (self._of_jax[name].f_locals for name in functions if name in self._of_jax)
-        return next((variables for variables in found if wanted in variables), {})
-
-    def shapes(self) -> dict[str, Any]:
-        """Return the variables of the function that lowers or compiles."""
-        return self.variables("global_in_avals", "lower_sharding_computation", "from_hlo")
-
-    def request(self) -> dict[str, Any]:
-        """Return the variables of the function that was asked for a program."""
-        return self.variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
-
-
 class _Pending(threading.local):
     """The programs of this thread that are not compiled yet."""
 
@@ -164,7 +131,7 @@ class Compilations:
         if phase not in _PHASES:
             return
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
-        stack = _Stack(sys._getframe(1), phase)
+        stack = PhaseStack(sys._getframe(1), has_compiled=phase == _COMPILE)
         if not stack.callers or (stack.is_inner and phase == _TRACE):
             return
         pending, began = self._pending, now - seconds
@@ -189,7 +156,7 @@ class Compilations:
         if not program.request and (request := stack.request()):
             self._see_request(program, request)
 
-    def _under_way(self, phase: str, name: str, stack: _Stack) -> Compiled | None:
+    def _under_way(self, phase: str, name: str, stack: PhaseStack) -> Compiled | None:
         """Return the program that this phase continues."""
         pending = self._pending
         if phase == _LOWER:
@@ -249,9 +216,13 @@ def find_again(programs: list[Compiled]) -> None:
 
 def _is_another_pass(old: Compiled, between: list[Compiled], new: Compiled, times: int) -> bool:
     """Return whether the line is passed again: one pass may compile several shapes."""
-    if old.thread_number != new.thread_number or old.callers != new.callers:
+    if old.thread_number != new.thread_number:
         return True
-    if not any(position.in_loop() for position in new.callers):
+    loops = any(position.in_loop() for position in new.callers)
+    if old.callers != new.callers:
+        # A helper may make arrays for several lines, each of which runs once.
+        return loops or not new.of_library
+    if not loops:
         return False
     if new.went_elsewhere or any(
         other.thread_number == new.thread_number
@@ -308,119 +279,52 @@ def why(programs: list[Compiled]) -> tuple[str, str]:
     return max(causes)[1:]
 
 
-def _arguments(old: Compiled, new: Compiled) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-    given = old.arguments or (), new.arguments or ()
-    if given[0] == given[1] and old.request and new.request:
-        # JAX leaves arguments that are not used out of the program.
-        return old.request.arguments, new.request.arguments
-    return given
-
-
-def _number(old: Compiled, new: Compiled) -> str:
-    before, now = map(len, _arguments(old, new))
-    return f"for {plural(now, 'argument')} after {before}" if before != now else ""
-
-
-def _shape(old: Compiled, new: Compiled) -> str:
-    pairs = zip(*_arguments(old, new), strict=True)
-    changes = dict.fromkeys(f"{b.shape} after {a.shape}" for a, b in pairs if a.shape != b.shape)
-    return "for " + "; ".join(list(changes)[:3]) if changes else ""
-
-
-def _last_batch(old: Compiled, new: Compiled) -> bool:
-    """Return whether only the first dimension is smaller, and by the same for all arguments."""
-    if _number(old, new) or old.thread_number != new.thread_number:
-        return False
-    sizes = set()
-    for a, b in zip(*_arguments(old, new), strict=True):
-        if a.shape != b.shape:
-            (kind, _, size), (kind_now, _, size_now) = (x.shape.partition("[") for x in (a, b))
-            (first, *rest), (first_now, *rest_now) = (x[:-1].split(",") for x in (size, size_now))
-            if (kind, rest) != (kind_now, rest_now):
-                return False
-            sizes.add((int(first or 0), int(first_now or 0)))
-    return len(sizes) == 1 and all(0 < now < before for before, now in sizes)
-
-
-def _weak_type(old: Compiled, new: Compiled) -> str:
-    for was, now in zip(*_arguments(old, new), strict=True):
-        if was.weak != now.weak:
-            words = ("weakly", "strongly") if now.weak else ("strongly", "weakly")
-            return (
-                f"for a {now.shape} that is {words[0]} typed after a {words[1]} typed one (a "
-                "Python number makes a weak type)"
-            )
-    return ""
-
-
-def _device(old: Compiled, new: Compiled) -> str:
-    for was, now in zip(*_arguments(old, new), strict=True):
-        if was.where != now.where:
-            return f"for a {now.shape} that is {now.placed()}, after one that is {was.placed()}"
-    return ""
-
-
-def _result(old: Compiled, new: Compiled) -> str:
-    changed = [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b]
-    return f"for a result {changed[0][1]} after {changed[0][0]}" if changed else ""
-
-
-def _values(kind: str, old: dict[str, Value], new: dict[str, Value]) -> str:
-    """Return the first change of a value of this kind, in words."""
-    if old.keys() != new.keys():
-        return f"for the {kind}s {', '.join(new) or 'none'} after {', '.join(old) or 'none'}"
-    for name, was in old.items():
-        now, label = new[name], f"since {kind} `{name.removesuffix('=')}`"
-        if was.text != now.text:
-            return f"{label} changed from {was.text} to {now.text}"
-        if was != now:
-            way_out = ": give it __eq__ and __hash__" if now.by_identity else ""
-            return f"{label} is another {now.text}, unequal to the one before{way_out}"
-    return ""
-
-
-def _in_request(kind: str, field: str) -> Callable[[Compiled, Compiled], str]:
-    def change(old: Compiled, new: Compiled) -> str:
-        if not old.request or not new.request:
-            return ""
-        return _values(kind, getattr(old.request, field), getattr(new.request, field))
-
-    return change
-
-
-def _object(old: Compiled, new: Compiled) -> str:
-    if old.function is new.function:
-        return ""
-    if new.beside_another and not new.of_library:
-        return "for the same shapes, but another object with the same code (made for each trainer?)"
-    return "for the same shapes, but another function (made in each iteration? make it once)"
-
-
-def _caches(old: Compiled, new: Compiled) -> str:
-    return "since jax.clear_caches had emptied the caches" if old.caches is not new.caches else ""
-
-
-# The first row that tells of a change is the cause, so the most telling come first.
-_CHANGES: list[tuple[str, Callable[[Compiled, Compiled], str]]] = [
-    ("number", _number),
-    ("shape", _shape),
-    ("weak type", _weak_type),
-    ("device", _device),
-    ("tree", _in_request("argument", "trees")),
-    # The static arguments of a library's functions, such as `jnp.zeros`, are mostly shapes.
-    ("shape", lambda old, new: _result(old, new) if new.of_library else ""),
-    ("static", _in_request("static argument", "static")),
-    ("context", _in_request("option", "context")),
-    ("shape", _result),
-    ("object", _object),
-    ("caches", _caches),
-]
-
-
 def _cause(old: Compiled, new: Compiled, is_only: bool) -> tuple[str, str]:
-    for cause, change in _CHANGES:
-        if words := change(old, new):
-            if cause == "shape" and is_only and _last_batch(old, new):
-                return "last batch", f", last {words}, a smaller last batch"
+    arguments = _arguments(old, new)
+    if change := change_of_arguments(*arguments):
+        cause, words = change
+        may_be_last = cause == "shape" and is_only and old.thread_number == new.thread_number
+        if may_be_last and is_last_batch(*arguments):
+            cause, words = "last batch", f"{words}, a smaller last batch"
+        return cause, f", last {words}"
+    for cause, words in _other_changes(old, new):
+        if words:
             return cause, f", last {words}"
     return "hidden", "; the cause was not seen"
+
+
+def _arguments(old: Compiled, new: Compiled) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    if old.arguments is None or old.arguments == new.arguments:
+        # JAX leaves arguments that are not used out of the program.
+        given = [each.request.arguments if each.request else () for each in (old, new)]
+        return (given[0], given[1]) if all(given) else ((), ())
+    return old.arguments, new.arguments or ()
+
+
+def _other_changes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
+    """Yield what may have changed besides the arguments, and words if so. The most telling first.
+
+    The static arguments of a library's functions, such as `jnp.zeros`, are mostly shapes.
+    """
+    results = [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b]
+    result = f"for a result {results[0][1]} after {results[0][0]}" if results else ""
+    was, now = old.request, new.request
+    if was and now:
+        yield "tree", change_of_values("argument", was.trees, now.trees)
+        yield "shape", result if now.of_library else ""
+        yield "static", change_of_values("static argument", was.static, now.static)
+        yield "context", change_of_values("option", was.context, now.context)
+    yield "shape", result
+    if old.function is not new.function:
+        beside = new.beside_another and not new.of_library
+        yield (
+            "object",
+            "for the same shapes, but "
+            + (
+                "another object with the same code (made for each trainer?)"
+                if beside
+                else "another function (made in each iteration? make it once)"
+            ),
+        )
+    if old.caches is not new.caches:
+        yield "caches", "since jax.clear_caches had emptied the caches"
