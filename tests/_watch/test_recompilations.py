@@ -1,3 +1,4 @@
+import functools
 import itertools
 import logging
 import threading
@@ -11,15 +12,20 @@ import pytest
 
 from d2lpar import watch
 from d2lpar._watch import recompilations
+from d2lpar._watch.sampler import Watcher
 
 
-def compilations_in(function, *args):
-    """Return the kind and the detail of each compilation that is found, by its line."""
+def run(function):
     # In a thread, since the frames of pytest are in loops.
-    thread = threading.Thread(target=function, args=args)
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def compilations_in(function):
+    """Return the kind and the detail of each compilation that is found, by its line."""
     with watch() as watched:
-        thread.start()
-        thread.join()
+        run(function)
     of = [f for f in watched.findings if "compilation" in f.kind]
     return {f.place.code: (f.kind, f.detail) for f in of}
 
@@ -63,33 +69,6 @@ def test_what_compiles_again_is_found_with_its_change_also_without_logs_or_a_cor
     )
 
 
-def test_a_new_function_in_each_turn_is_told_from_a_new_shape(program):
-    def train():
-        for _ in range(4):
-            jax.jit(lambda x: program(x))(np.ones((3, 5)))
-
-    ((_, detail),) = compilations_in(train).values()
-    assert "was compiled 4 times, last for the same shapes, but another function" in detail
-
-
-def test_weak_types_and_devices_are_causes_as_well(program):
-    step = jax.jit(lambda scale, x: (scale * jnp.float32(0.9), program(x)))
-    evaluate = jax.jit(lambda x: program(2 * x))
-
-    def train():
-        scale, x = 0.1, np.ones((7, 5), np.float32)
-        for turn in range(3):
-            scale, _ = step(scale, x)
-            evaluate(jax.device_put(x, jax.devices("cpu")[0]) if turn else jnp.asarray(x))
-
-    details = {code: detail for code, (_, detail) in compilations_in(train).items()}
-    assert (
-        "a float32[] that is strongly typed after a weakly" in details["scale, _ = step(scale, x)"]
-    )
-    (of_device,) = [detail for code, detail in details.items() if code.startswith("evaluate")]
-    assert "a float32[7,5] that is committed to" in of_device
-
-
 def test_what_a_line_compiles_when_it_is_passed_once_is_not_compiled_again(program):
     step, first, second = jax.jit(program), np.ones((5, 3)), np.ones((6, 3))
 
@@ -125,25 +104,183 @@ def test_what_a_library_compiles_in_one_call_is_not_compiled_again(program):
     assert "was compiled 2 times" in detail
 
 
-def test_an_array_that_grows_in_each_turn_compiles_again():
-    def grow():
-        grown = jnp.zeros((1, 9))
-        for _ in range(8):
-            grown = jnp.concatenate([grown, jnp.ones((1, 9))])
+@pytest.fixture
+def programs_of(monkeypatch):
+    """Run a function, and return the programs that JAX has traced meanwhile."""
 
-    found = compilations_in(grow)["grown = jnp.concatenate([grown, jnp.ones((1, 9))])"]
-    assert found[0] == "compilation"
-    assert "last for float32[8,9] after float32[7,9]" in found[1]
+    def programs_of(function):
+        watcher = Watcher()
+        watcher._listen_to_jax()
+        monkeypatch.setattr(Watcher, "_running", watcher)
+        run(function)
+        programs = watcher.compilations.done
+        recompilations.find_again(programs)
+        return programs
+
+    return programs_of
 
 
-def test_functions_that_live_on_are_not_compiled_again(program):
-    def make(factor):
-        return jax.jit(lambda x: program(factor * x))
+X = np.ones((3, 4), np.float32)
 
-    functions = [make(factor) for factor in (1.0, 2.0, 3.0)]
 
-    def train():
-        for function in functions:
-            function(np.ones((3, 5)))
+class Config:
+    pass
 
-    assert {kind for kind, _ in compilations_in(train).values()} <= {"first compilation"}
+
+class Trainer:
+    def __init__(self, rate, activation=jnp.tanh):
+        self.rate, self.activation = rate, activation
+        self.step = jax.jit(self._step)
+
+    def _step(self, x):
+        return self.activation(x) * self.rate
+
+
+def new_functions():
+    for rate in range(3):
+        jax.jit(lambda x, rate=rate: x * rate)(X)
+
+
+def new_partials():
+    for rate in range(3):
+        jax.jit(functools.partial(jnp.multiply, rate))(X)
+
+
+def new_trainers():
+    trainers = [Trainer(rate) for rate in range(3)]
+    for trainer in trainers:
+        trainer.step(X)
+
+
+def new_scans():
+    for rate in range(3):
+        jax.lax.scan(lambda sum_, row, rate=rate: (sum_ + row.sum() * rate, None), 0.0, X)
+
+
+def other_numbers():
+    for count in (1, 2, 3):
+        sum_of(list(X[:count]))
+
+
+def longer_arrays():
+    for length in (5, 6, 7):
+        sum_of([np.ones(length)])
+
+
+def last_batches():
+    double = jax.jit(lambda x, w: 2 * x @ w)
+    for _ in range(2):
+        for batch in (X, X, X[:1]):
+            double(batch, X.T)
+
+
+def weak_types():
+    scale = jax.jit(lambda scale, x: scale * x)
+    for rate in (0.1, np.float32(0.1)):
+        scale(rate, X)
+
+
+def devices():
+    double = jax.jit(lambda x: 2 * x)
+    for x in (X, jax.device_put(X, jax.devices()[0])):
+        double(x)
+
+
+def other_trees():
+    first = jax.jit(lambda batch: batch[0])
+    for kind in (tuple, list):
+        first(kind(X))
+
+
+def other_keys():
+    first = jax.jit(lambda batch: batch["x"])
+    for key in "ab":
+        first({"x": X, key: X})
+
+
+def static_numbers():
+    scale = jax.jit(lambda rate, x: rate * x, static_argnums=0)
+    for rate in (0.5, 0.25, 0.125):
+        scale(rate, X)
+
+
+def static_objects():
+    double = jax.jit(lambda x, config: 2 * x, static_argnames="config")
+    for _ in range(3):
+        double(X, config=Config())
+
+
+def other_options():
+    square = jax.jit(lambda x: x @ x.T)
+    for precision in (None, "float32"):
+        with jax.default_matmul_precision(precision):
+            square(X)
+
+
+def emptied_caches():
+    double = jax.jit(lambda x: 2 * x)
+    for _ in range(3):
+        double(X)
+        jax.clear_caches()
+
+
+def other_threads():
+    square = jax.jit(lambda x: x * x)
+    for length in (7, 8, 9):
+        run(lambda length=length: square(np.ones(length)))
+
+
+def traced_again():
+    for _ in range(3):
+        jax.eval_shape(lambda x: 2 * x, X)
+
+
+def lowered_again():
+    for _ in range(3):
+        jax.jit(lambda x: 3 * x).lower(X)
+
+
+def ahead_of_time():
+    negative = jax.jit(lambda x: -x)
+    for lowered in [negative.lower(np.ones(length)) for length in (2, 3, 4)]:
+        lowered.compile()
+
+
+@jax.jit
+def sum_of(xs):
+    return sum(xs)
+
+
+@pytest.mark.parametrize(
+    ("function", "again", "cause", "words"),
+    [
+        (new_functions, 2, "object", "compiled 3 times, last for the same shapes, but another"),
+        (new_partials, 2, "object", "multiply was compiled 3 times"),
+        (new_trainers, 2, "object", "another object with the same code"),
+        (new_scans, 2, "object", "scan was compiled 3 times"),
+        (other_numbers, 2, "number", "last for 3 arguments after 2"),
+        (longer_arrays, 2, "shape", "last for float32[7] after float32[6]"),
+        (last_batches, 1, "last batch", "float32[1,4] after float32[3,4], a smaller last batch"),
+        (weak_types, 1, "weak type", "a float32[] that is strongly typed after a weakly"),
+        (devices, 1, "device", "a float32[3,4] that is committed to CPU 0, after one that"),
+        (other_trees, 1, "tree", "argument `batch` changed from tuple to list"),
+        (other_keys, 1, "tree", "changed from dict ('x', 'a') to dict ('x', 'b')"),
+        (static_numbers, 2, "static", "static argument `rate` changed from 0.25 to 0.125"),
+        (static_objects, 2, "static", "`config` is another Config, unequal to the one before: gi"),
+        (other_options, 1, "context", "`jax_default_matmul_precision` changed from None to 'flo"),
+        (emptied_caches, 2, "caches", "jax.clear_caches had emptied the caches"),
+        (other_threads, 2, "shape", "last for float32[9] after float32[8]"),
+        (traced_again, 2, "object", "<lambda> was traced 3 times"),
+        (lowered_again, 2, "object", "<lambda> was traced 3 times"),
+        (ahead_of_time, 2, "shape", "last for float32[4] after float32[3]"),
+    ],
+)
+def test_what_the_cache_is_asked_for_anew_is_told_with_advice(
+    function, again, cause, words, programs_of
+):
+    programs = [program for program in programs_of(function) if not program.of_library]
+    programs = programs or programs_of(function)
+    found, sentence = recompilations.why(programs)
+    assert (sum(program.again for program in programs), found) == (again, cause)
+    assert words in sentence
+    assert found in recompilations.ADVICE
