@@ -72,11 +72,18 @@ def test_what_compiles_again_is_found_with_its_change_also_without_logs_or_a_cor
 def test_what_a_line_compiles_when_it_is_passed_once_is_not_compiled_again(program):
     step, first, second = jax.jit(program), np.ones((5, 3)), np.ones((6, 3))
 
+    def bias(length):
+        return jnp.arctan(np.ones(length))
+
     def initialize():
         key = jax.random.key(0)
+        biases = [
+            bias(5),
+            bias(6),
+        ]
         layers = [jax.random.laplace(key, (n, n + 1)) for n in (5, 6, 7)]
         weights = {"w": jnp.cosh(np.ones((3, 8))), "b": jnp.cosh(np.ones(8))}
-        return layers, weights, list(map(step, (first, second)))
+        return biases, layers, weights, list(map(step, (first, second)))
 
     found = compilations_in(initialize)  # On a line of its own: a comprehension is passed once.
     assert {kind for kind, _ in found.values()} <= {"first compilation"}
@@ -244,6 +251,18 @@ def ahead_of_time():
     negative = jax.jit(lambda x: -x)
     for lowered in [negative.lower(np.ones(length)) for length in (2, 3, 4)]:
         lowered.compile()
+
+
+def test_a_program_that_is_compiled_inside_a_trace_is_not_counted_twice(program, programs_of):
+    def with_constant(x):
+        with jax.ensure_compile_time_eval():
+            return x + jax.jit(program)(np.ones((3, 13)))
+
+    *inner, outer = programs_of(lambda: jax.jit(with_constant)(X))
+    assert outer.name == "with_constant"
+    assert inner[-1].name == "program"
+    elsewhere = outer.over - outer.began - outer.seconds
+    assert elsewhere > 0.9 * sum(each.seconds for each in inner) > 0
 
 
 @jax.jit
