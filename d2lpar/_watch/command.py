@@ -11,10 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from d2lpar._jax.stack import belongs_to_the_user
-from d2lpar._plain.format import write_whole
+from d2lpar._plain.format import plural, write_whole
 from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
+from d2lpar._watch.shares import FEWEST
+
+_SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 
 # Variables with the number and the count of the processes. JAX detects the first two launchers. A
 # batch script of Slurm has a number, but no SLURM_STEP_NUM_TASKS: it belongs to no step.
@@ -31,7 +34,8 @@ def watch(options: argparse.Namespace) -> int:
     script = script_to_run(options)
     if options.json and (number := process_number()) is not None:
         options.json = path_for_process(options.json, number)
-    return run_and_report(script, Report(options.json, options.fail_over, options.after))
+    report = Report(options.json, options.fail_over, options.after, everything=options.all)
+    return run_and_report(script, report)
 
 
 def script_to_run(options: argparse.Namespace) -> Script:
@@ -78,9 +82,10 @@ class Report:
         fail_over: float | None = None,
         after: float | None = None,
         prints: bool = True,
+        everything: bool = False,
     ) -> None:
         self._json = json.absolute() if json else None
-        self._fail_over, self._prints = fail_over, prints
+        self._fail_over, self._prints, self._everything = fail_over, prints, everything
         self._process = os.getpid()
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
@@ -116,7 +121,7 @@ class Report:
             sys.stdout.flush()
         watcher.stop()
         watched = watcher.watched
-        self._print(f"\n{watched}")
+        self._print(f"\n{watched.report(self._everything)}")
         if watcher.error:
             self._print(f"\nWatching ended early: {watcher.error!r}")
         if self._json:
@@ -126,18 +131,22 @@ class Report:
     def _fails(self, watched: Watched) -> bool:
         if self._fail_over is None:
             return False
-        if watched.judged_seconds < watched.TOO_SHORT:
-            self._print("\nToo short to judge: less than two seconds came after the start.")
-            return False
         too_much = watched.losses(self._fail_over)
         for finding in too_much:
             self._print(
                 f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
                 f"which costs {watched.loss(finding):.1%} of the time."
             )
-        if not watched.observed_seconds:
-            self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
-        return bool(too_much) or not watched.observed_seconds
+        if watched.windows >= FEWEST and watched.unseen_seconds < 0.5 * watched.judged_seconds:
+            return bool(too_much)
+        if watched.judged_seconds < (needed := _SECONDS_OF_A_WINDOW * FEWEST):
+            self._print(
+                f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler came "
+                f"after the start. {FEWEST} are needed, which takes about {needed:.0f} seconds."
+            )
+            return False
+        self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
+        return True
 
     def _print(self, text: str) -> None:
         for descriptor in (self._stderr, 2) if self._prints else ():
