@@ -21,6 +21,7 @@ from d2lpar._jax.stack import CodePosition, Place, only_reads
 from d2lpar._plain.format import format_seconds
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, Finding, Watched
+from d2lpar._watch.shares import mean_share
 from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, merged, overlap
 
 _FOR_A_DEVICE = {"value", "barrier", "checks"}
@@ -126,10 +127,10 @@ class Account:
             watched.observed_seconds, weights = 0.0, {}  # The profiler missed the devices.
         watched.devices = {}
         for device in self._devices if weights else ():
-            share, error = _mean(self._idle[device], weights)
+            share, *interval = _mean(self._idle[device], weights)
             watched.devices[device] = share * after
             if device == self._devices[0]:
-                watched.interval = max(share - error, 0.0), min(share + error, 1.0)
+                watched.interval = tuple(interval)
         watched.collective_seconds = self._collective
         watched.findings = list(self._of_lines(weights, after))
         watched.findings += self._of_compilations(watched.seconds)
@@ -250,7 +251,7 @@ class Account:
             for kinds in (line.kinds, line.lost_as):
                 kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
             seconds = sum(line.kinds.values())
-            lost, error = _mean(line.lost, weights)
+            lost, surely_lost, _ = _mean(line.lost, weights)
             # Name the kind that caused the idleness, if over half of the line's time was idle.
             costs = line.lost_as if lost * after > 0.5 * seconds else line.kinds
             kind = max(line.kinds, key=lambda kind: (costs[kind], line.kinds[kind]))
@@ -273,7 +274,7 @@ class Account:
                 seconds,
                 max(sum(watcher.times[position] for position in line.positions), 1),
                 lost * after,
-                max(lost - error, 0.0) * after,
+                surely_lost * after,
                 dict(callers),
                 detail,
             )
@@ -373,12 +374,5 @@ def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
     return "perhaps dispatch" if activity in ("library", "call") else "device idle"
 
 
-def _mean(shares: dict[int, float], weights: dict[int, float]) -> tuple[float, float]:
-    """Return the weighted mean of the windows' shares, and the half width of its 95 % interval."""
-    whole = sum(weights.values())
-    if not whole:
-        return 0.0, 1.0
-    mean = sum(shares.get(n, 0.0) * w for n, w in weights.items()) / whole
-    spread = sum((w * (shares.get(n, 0.0) - mean)) ** 2 for n, w in weights.items())
-    few = len(weights) / max(len(weights) - 1, 1)
-    return mean, 2 * math.sqrt(few * spread) / whole if len(weights) > 1 else 1.0
+def _mean(shares: Counter[int], weights: dict[int, float]) -> tuple[float, float, float]:
+    return mean_share([shares[n] for n in weights], list(weights.values()))
