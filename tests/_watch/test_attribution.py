@@ -175,4 +175,5 @@ def test_one_window_says_little_and_many_that_agree_say_much():
     assert account(half).losses(0.05) == []
     many = account(*[half] * 20)
     assert len(many.losses(0.05)) == 1
-    assert many.interval == pytest.approx((0.5, 0.5))
+    low, high = many.interval
+    assert 0.4 < low < 0.5 < high < 0.6
