@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from d2lpar._jax.stack import CodePosition, StackSample
-from d2lpar._watch.attribution import COLLECTOR, OUTSIDE, fill
+from d2lpar._watch.account import fill
+from d2lpar._watch.attribution import COLLECTOR, OUTSIDE
 from d2lpar._watch.report import Watched
 from d2lpar._watch.windows import Events, Sample, ThreadSample, Window, merged
 
