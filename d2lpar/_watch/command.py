@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
-from d2lpar._plain.format import write_whole
+from d2lpar._plain.format import can_be_written, is_stream, write_whole
 from d2lpar._plain.script import Script, is_this_python, split_command_line, status_of_child
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
@@ -33,7 +33,8 @@ def watch(options: argparse.Namespace) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
     script = script_to_run(options)
     own_words = words_before_script(options)
-    if options.json and (number := process_number()) is not None:
+    number = process_number()
+    if options.json and number is not None and not is_stream(options.json):
         options.json = path_for_process(options.json, number)
     report = Report(options.json, options.fail_over, options.after, own_words=own_words)
     return run_and_report(script, report)
@@ -43,9 +44,8 @@ def script_to_run(options: argparse.Namespace) -> Script:
     """Return the script; refuse one that is missing, and a report that cannot be written."""
     if not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
-    json = options.json
-    if json and (json.is_dir() or not os.access(json.parent, os.W_OK)):
-        options.refuse(f"the report cannot be written to {str(json)!r}")
+    if options.json and not can_be_written(options.json):
+        options.refuse(f"the report cannot be written to {str(options.json)!r}")
     return Script(options.script, options.module, options.arguments)
 
 
@@ -107,6 +107,8 @@ class Report:
         own_words: Sequence[str] = (),
     ) -> None:
         self._json = json.absolute() if json else None
+        # Interim reports would fill a pipe, or follow one another in the output.
+        self._writes_interim = json is not None and not is_stream(json)
         self._fail_over, self._prints = fail_over, prints
         self._process, self._own_words = os.getpid(), own_words
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
@@ -209,7 +211,7 @@ class Report:
     def _write_now_and_then(self) -> None:
         """Write the report up to now, ever more rarely: the process may be killed at any time."""
         watcher = self._watcher  # The main thread may be in `end`, which forgets it.
-        if self._json and watcher and time.monotonic() > self._due:
+        if self._writes_interim and watcher and time.monotonic() > self._due:
             began = time.monotonic()
             watcher.report()
             write_whole(self._json, watcher.watched.to_json())
