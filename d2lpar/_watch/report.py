@@ -116,6 +116,9 @@ WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
 SEEN = 0.005
 """The least share of the time that a reported line takes."""
 
+VERSION = 2
+"""The version of a report in JSON; others have other fields, or the same with other meanings."""
+
 WAITS = {"value", "barrier", "queue", "host wait", "input", "check"}
 
 
@@ -260,17 +263,22 @@ class Watched:
             for finding in self.findings
         ]
         whole = asdict(self) | {"idle_seconds": self.idle_seconds, "findings": findings}
-        return json.dumps(whole, indent=1)
+        return json.dumps({"version": VERSION} | whole, indent=1)
 
     @classmethod
     def from_json(cls, text: str) -> "Watched":
         """Return the report that `to_json` has written.
 
         Raises:
-            ValueError: If the text is no such report.
+            ValueError: If the text is no such report, or one of another version.
         """
         try:
             given = json.loads(text)
+            if "seconds" in given and given.get("version") != VERSION:
+                raise ValueError(
+                    f"This report has version {given.get('version', 1)}, and version {VERSION} is "
+                    "needed: run `watch --json` again with this version of d2lpar."
+                )
             findings = [
                 Finding(**{f.name: entry[f.name] for f in fields(Finding)})
                 for entry in given["findings"]

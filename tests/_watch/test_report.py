@@ -72,3 +72,16 @@ def test_what_is_lost_for_sure_is_over_the_share(watched):
 def test_what_is_no_report_is_refused(text):
     with pytest.raises(ValueError, match="not a report of watch"):
         Watched.from_json(text)
+
+
+@pytest.mark.parametrize("version", [1, 3])
+def test_a_report_of_another_version_is_refused_with_both_versions_and_the_way_out(
+    watched, version
+):
+    given = json.loads(watched.to_json())
+    given["version"] = version
+    if version == 1:  # Had no number.
+        del given["version"]
+    says = rf"has version {version}, and version 2 is needed: run `watch --json` again"
+    with pytest.raises(ValueError, match=says):
+        Watched.from_json(json.dumps(given))
