@@ -322,17 +322,14 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
 
 def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
     """Add what was evaluated at the line, how often a thread came there, and from where."""
-    if finding.kind == "collection":
-        struck: Counter[str] = Counter()
-        for position, times in positions.items():
-            struck[str(position.place)] += times
-        finding.callers = dict(struck)
-        return
-    if not positions:
-        return
-    finding.operation = positions.most_common(1)[0][0].operation
-    finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
     callers: Counter[str] = Counter()
+    if finding.kind == "collection":
+        for position, times in positions.items():
+            callers[str(position.place)] += times
+        finding.times, finding.callers = max(callers.total(), 1), dict(callers)
+        return
+    finding.operation = max(positions, key=positions.get).operation if positions else ""
+    finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
     for position in positions:
         for caller, times in watcher.callers[position].items():
             if caller.place != finding.place:  # A comprehension's caller is on the same line.

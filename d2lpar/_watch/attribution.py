@@ -242,7 +242,7 @@ def feeders(windows: list[Window], programs: list[Compiled]) -> list[int]:
             for ident, thread in sample.threads.items():
                 in_calls[ident] += in_call and thread.stack.activity in _MAY_DISPATCH
                 moved[ident] += first < last and thread.has_moved
-            in_programs.update(_compiling(sample, inside))
+            in_programs.update([*_compiling(sample, inside)])
         called.append(+in_calls)
         compiled.append(in_programs)
     anywhere = sum(called, Counter()) or +moved or sum(compiled, Counter())

@@ -159,7 +159,10 @@ class Watcher:
             self.windows.end()
             if self._outer is not None:
                 self._outer.resume()
-        self.report()
+        try:
+            self.report()
+        except Exception as error:  # The program must end as it ends unwatched.
+            self.error = self.error or error
 
     def pause(self) -> None:
         """End the sampling thread, and wait until the operating system has removed it."""
