@@ -18,7 +18,7 @@ shares are 0 or 1. The bound assumes that shares lie between 0 and 1 and are ind
 distribution. A program with a few long phases has fewer independent windows than were opened, so
 its interval is too short.
 
-`python evidence/coverage.py` has simulated ten programs, with equal weights and with those of
+`python evidence/watch_coverage.py` has simulated ten programs, with equal weights and with those of
 `Windows` on a CPU. In per cent, the worst of them:
 
         windows  covers at least  low above at most  high below at most  mean width

@@ -1,4 +1,4 @@
-"""How often the intervals of `watch` cover the truth: `python evidence/coverage.py`.
+"""How often the intervals of `watch` cover the truth: `python evidence/watch_coverage.py`.
 
 Each cell simulates runs of one length of a program whose windows have shares of one distribution.
 `d2lpar/_watch/shares.py` has the summary.
