@@ -4,6 +4,8 @@ Every public name is a name of this module; `__init__.pyi` lists them for this m
 and editors alike. A name is imported at its first use, and JAX with it, and matplotlib and networkx
 at the first drawing: `import d2lpar` costs next to nothing, and a script that `python -m d2lpar`
 runs imports JAX itself, as it would without. Helpers of the book alone are in `d2lpar.book`.
+
+PYTEST_DONT_REWRITE: `d2lpar watch -m pytest` imports this package first, so pytest would warn.
 """
 
 from typing import Any

@@ -53,7 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     file = config.getoption("--d2lpar-json")
     if not file or hasattr(config, "workerinput"):  # A process of pytest-xdist.
         return
-    if file.is_dir() or not file.absolute().parent.is_dir():
+    from d2lpar._plain.format import can_be_written
+
+    if not can_be_written(file):
         raise pytest.UsageError(f"--d2lpar-json: {str(file)!r} cannot be written")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import d2lpar
 from d2lpar import Comparison
 
 LOOP = """
@@ -113,6 +114,27 @@ def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():
     fixtures = importlib.import_module(name)
     assert hasattr(fixtures, "no_waits")
     assert hasattr(fixtures, "compare")
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_pytest_runs_under_watch_also_where_warnings_are_errors(tmp_path, processes):
+    # An installed copy: an editable one has no files of its own that pytest would rewrite.
+    package = Path(d2lpar.__file__).parent
+    (tmp_path / "d2lpar").symlink_to(package)
+    (metadata := tmp_path / "d2lpar-0.dist-info").mkdir()
+    (metadata / "METADATA").write_text("Name: d2lpar\nVersion: 0\n")
+    (metadata / "RECORD").write_text("d2lpar/__init__.py,,\nd2lpar/pytest_plugin.py,,\n")
+    (metadata / "entry_points.txt").write_text("[pytest11]\nd2lpar = d2lpar.pytest_plugin\n")
+    (tmp_path / "test_loop.py").write_text("def test(no_waits): pass")
+    run = subprocess.run(
+        [sys.executable, "-m", "d2lpar", "watch", "-m", "pytest", "-W", "error", "-n", processes],
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+    assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout + run.stderr
+    assert "Watched for" in run.stderr
 
 
 def test_a_test_without_them_does_not_import_jax(tmp_path):

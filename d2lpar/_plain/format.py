@@ -3,8 +3,9 @@
 import html
 import math
 import os
+import secrets
 import signal
-import tempfile
+import stat
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -202,19 +203,41 @@ def _drawn(shapes: str, label: str) -> str:
     )
 
 
+def is_stream(path: Path) -> bool:
+    """Return whether a path leads to a device, to a pipe, or to what this process prints into."""
+    with suppress(OSError):
+        status = path.stat()
+        return not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)) or any(
+            os.path.samestat(status, os.fstat(descriptor)) for descriptor in (1, 2)
+        )
+    return False
+
+
+def can_be_written(path: Path) -> bool:
+    """Return whether `write_whole` may write there, as far as can be known before."""
+    target = path if is_stream(path) else path.resolve().parent
+    return not path.is_dir() and os.access(target, os.W_OK)
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write text to a file, whole or not at all: an old file stays until the new one is whole."""
+    if is_stream(path):  # `/dev/stdout` would else be replaced by a file.
+        with open(path, "a", encoding="utf-8", newline="\n") as stream:
+            stream.write(text)
+        return
+    path = path.resolve()  # A symbolic link stays.
     # The temporary file is in the same folder: a rename works only within one file system.
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+        with open(temporary, "x", encoding="utf-8", newline="\n") as file:
+            if path.exists():
+                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)  # mkstemp gives read permission to the owner alone.
         os.replace(temporary, path)
     except BaseException:  # Ctrl-C included.
-        Path(temporary).unlink(missing_ok=True)  # Missing if the rename is already done.
+        temporary.unlink(missing_ok=True)  # Missing if the rename is already done.
         raise
 
 

@@ -12,11 +12,13 @@ Exit statuses of `run`:
 import argparse
 import atexit
 import gc
+import itertools
 import os
 import re
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -85,15 +87,20 @@ def run_in_worker(script: Script, json: Path | None) -> None:
 
 def merge(files: Sequence[Path]) -> int | str:
     """Print on standard error which process was late, a table of all, and the report of each."""
-    reports = {}
-    for position, file in enumerate(files):
-        match = re.search(r"\.(\d+)\.[^.]*$", file.name)
-        number = int(match[1]) if match else position
+    reports: dict[int, Watched] = {}
+    errors: dict[str, list[str]] = defaultdict(list)
+    matches = [re.search(r"\.(\d+)\.[^.]*$", file.name) for file in files]
+    numbers = [int(match[1]) if match else None for match in matches]
+    free = (number for number in itertools.count() if number not in numbers)
+    for file, given in zip(files, numbers, strict=True):
+        number = next(free) if given is None else given
         if number in reports:
             return f"{file}: there is another report of process {number}."
         try:
             reports[number] = Watched.from_json(file.read_text())
         except (OSError, ValueError) as error:
-            return f"{file}: {error}"
+            errors[str(error)].append(str(file))
+    if errors:
+        return "\n".join(f"{', '.join(named)}: {error}" for error, named in errors.items())
     print(f"\n{compared(reports)}", file=sys.stderr)
     return 0

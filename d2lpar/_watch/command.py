@@ -3,18 +3,24 @@
 import argparse
 import fcntl
 import os
+import shlex
 import signal
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
-from d2lpar._plain.format import write_whole
-from d2lpar._plain.script import Script
+from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
+from d2lpar._plain.script import Script, is_this_python, split_command_line, status_of_child
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
+from d2lpar._watch.shares import FEWEST
+
+_SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 
 # Variables with the number and the count of the processes. JAX detects the first two launchers. A
 # batch script of Slurm has a number, but no SLURM_STEP_NUM_TASKS: it belongs to no step.
@@ -29,18 +35,26 @@ _LAUNCHERS = (
 def watch(options: argparse.Namespace) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
     script = script_to_run(options)
-    if options.json and (number := process_number()) is not None:
+    own_words = words_before_script(options)
+    number = process_number()
+    if options.json and number is not None and not is_stream(options.json):
         options.json = path_for_process(options.json, number)
-    return run_and_report(script, Report(options.json, options.fail_over, options.after))
+    report = Report(
+        options.json,
+        options.fail_over,
+        options.after,
+        everything=options.all,
+        own_words=own_words,
+    )
+    return run_and_report(script, report)
 
 
 def script_to_run(options: argparse.Namespace) -> Script:
     """Return the script; refuse one that is missing, and a report that cannot be written."""
     if not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
-    json = options.json
-    if json and (json.is_dir() or not os.access(json.parent, os.W_OK)):
-        options.refuse(f"the report cannot be written to {str(json)!r}")
+    if options.json and not can_be_written(options.json):
+        options.refuse(f"the report cannot be written to {str(options.json)!r}")
     return Script(options.script, options.module, options.arguments)
 
 
@@ -54,6 +68,27 @@ def run_and_report(script: Script, report: "Report | None") -> int:
     with suppress(KeyboardInterrupt):
         threading._shutdown()  # Join the threads of the script, as Python does at its exit.
     return report.end(status) if report else status
+
+
+def words_before_script(options: argparse.Namespace) -> list[str]:
+    """Return this command line without Python's flags and without the script."""
+    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
+    launcher = ["-m", "d2lpar"] if is_module else [os.path.abspath(sys.argv[0])]
+    own = [word for word in sys.argv[1 : -1 - len(options.arguments)] if word not in ("-m", "--")]
+    # The script may change the current folder, so the last --json, which counts, is absolute.
+    json = ["--json", str(options.json.absolute())] if options.json else []
+    return launcher + own + json
+
+
+def watched_again(path: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a Python program under watch, or [] if it is no such."""
+    flags, program = split_command_line(argv)
+    if not (is_this_python(path) and program):
+        return []
+    if program[: len(own_words)] == [*own_words] or program[:2] == ["-m", "d2lpar"]:
+        return [*argv]  # From `sys.orig_argv`, which names the command that watches.
+    is_script = os.path.isfile(program[0]) or (program[0] == "-m" and len(program) > 1)
+    return [*flags, *own_words, *program] if is_script else []
 
 
 def process_number() -> int | None:
@@ -78,10 +113,14 @@ class Report:
         fail_over: float | None = None,
         after: float | None = None,
         prints: bool = True,
+        everything: bool = False,
+        own_words: Sequence[str] = (),
     ) -> None:
         self._json = json.absolute() if json else None
-        self._fail_over, self._prints = fail_over, prints
-        self._process = os.getpid()
+        # Interim reports would fill a pipe, or follow one another in the output.
+        self._writes_interim = json is not None and not is_stream(json)
+        self._fail_over, self._prints, self._everything = fail_over, prints, everything
+        self._process, self._own_words = os.getpid(), own_words
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
         # Duplicate standard error, since the script may close or redirect it. Start at 200, out of
@@ -103,20 +142,54 @@ class Report:
             os.kill(os.getpid(), signal.SIGTERM)
 
         os._exit = report_and_exit
+        if self._own_words:
+            for name in ("execv", "execve"):  # All others of `os` call one of these.
+                setattr(os, name, self._watching_beyond(getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
         self._watcher.start()
 
-    def end(self, status: int) -> int:
+    def _watching_beyond(self, replace: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an `os.execv` that watches the next program too, or reports before it begins."""
+
+        def replace_process(path: Any, argv: Sequence[Any], env: Any = None) -> None:
+            given = () if env is None else (env,)
+            program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
+            # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
+            is_there = os.path.isfile(program) and os.access(program, os.X_OK)
+            if not (is_there and self._is_open()):
+                return replace(path, argv, *given)
+            words = [os.fsdecode(word) for word in argv]
+            if again := watched_again(program, words, self._own_words):
+                self._watcher.pause()
+                try:
+                    replace(path, again, *given)
+                finally:  # Reached only by an error.
+                    self._watcher.resume()
+            followed_by = f"The script has replaced the process by `{shlex.join(words)}`"
+            self.end(0, f"{followed_by}, which is not watched.")
+            if self._fail_over is not None:
+                self._print("\nThat program cannot be judged, so the exit status will not be 0.")
+                os._exit(status_of_child(program, argv, env or os.environ) or 1)
+            replace(path, argv, *given)
+
+        return replace_process
+
+    def _is_open(self) -> bool:
+        """Return whether the report is still to come, and from this process, no forked child."""
+        return os.getpid() == self._process and self._watcher is not None
+
+    def end(self, status: int, *notes: str) -> int:
         """Report once, and return the exit status; a forked child reports nothing."""
-        if os.getpid() != self._process or self._watcher is None:
+        if not self._is_open():
             return status
         watcher, self._watcher = self._watcher, None
         with suppress(Exception):
             sys.stdout.flush()
         watcher.stop()
         watched = watcher.watched
-        self._print(f"\n{watched}")
+        watched.notes += notes
+        self._print(f"\n{watched.report(self._everything)}")
         if watcher.error:
             self._print(f"\nWatching ended early: {watcher.error!r}")
         if self._json:
@@ -126,18 +199,22 @@ class Report:
     def _fails(self, watched: Watched) -> bool:
         if self._fail_over is None:
             return False
-        if watched.judged_seconds < watched.TOO_SHORT:
-            self._print("\nToo short to judge: less than two seconds came after the start.")
-            return False
         too_much = watched.losses(self._fail_over)
         for finding in too_much:
             self._print(
                 f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
                 f"which costs {watched.loss(finding):.1%} of the time."
             )
-        if not watched.observed_seconds:
-            self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
-        return bool(too_much) or not watched.observed_seconds
+        if watched.windows >= FEWEST and watched.unseen_seconds < 0.5 * watched.judged_seconds:
+            return bool(too_much)
+        if watched.judged_seconds < (needed := _SECONDS_OF_A_WINDOW * FEWEST):
+            self._print(
+                f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler came "
+                f"after the start. {FEWEST} are needed, which takes about {needed:.0f} seconds."
+            )
+            return False
+        self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
+        return True
 
     def _print(self, text: str) -> None:
         for descriptor in (self._stderr, 2) if self._prints else ():
@@ -148,7 +225,7 @@ class Report:
     def _write_now_and_then(self) -> None:
         """Write the report up to now, ever more rarely: the process may be killed at any time."""
         watcher = self._watcher  # The main thread may be in `end`, which forgets it.
-        if self._json and watcher and time.monotonic() > self._due:
+        if self._writes_interim and watcher and time.monotonic() > self._due:
             began = time.monotonic()
             watcher.report()
             write_whole(self._json, watcher.watched.to_json())

@@ -1,4 +1,6 @@
 import os
+import subprocess
+import sys
 
 import pytest
 from tables import bars_of, cells_of, remarks_of
@@ -7,6 +9,7 @@ from d2lpar._plain.format import (
     DEVICE,
     HOST,
     as_table,
+    can_be_written,
     format_value,
     interval_bar,
     share_bar,
@@ -113,9 +116,43 @@ def test_a_second_text_replaces_the_first(old):
     assert os.listdir(old.parent) == [old.name]
 
 
-@pytest.mark.skipif(os.name != "posix", reason="files have other permissions here")
-def test_others_may_read_what_was_written(old):
-    assert old.stat().st_mode & 0o777 == 0o644
+def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_own(old):
+    umask = os.umask(0)
+    os.umask(umask)
+    assert old.stat().st_mode & 0o777 == 0o666 & ~umask
+    old.chmod(0o600)
+    write_whole(old, "new")
+    assert old.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_symbolic_link_stays_and_its_target_is_replaced(old):
+    (link := old.with_name("latest.json")).symlink_to(old.name)
+    assert can_be_written(link)
+    write_whole(link, "new")
+    assert (link.is_symlink(), old.read_text()) == (True, "new")
+
+
+def test_a_pipe_and_the_file_that_takes_the_output_are_written_into(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    reads = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert can_be_written(pipe)
+    write_whole(pipe, "report")
+    assert os.read(reads, 100) == b"report"
+    os.close(reads)
+    program = """
+from pathlib import Path
+from d2lpar._plain.format import can_be_written, write_whole
+print("printed", can_be_written(Path("/dev/stdout")), flush=True)
+write_whole(Path("/dev/stdout"), "report")
+"""
+    with open(tmp_path / "output", "w") as output:
+        subprocess.run([sys.executable, "-c", program], stdout=output, check=True)
+    assert (tmp_path / "output").read_text() == "printed True\nreport"
+
+
+@pytest.mark.parametrize("path", ["", "nowhere/report.json"])
+def test_a_folder_and_a_file_in_no_folder_cannot_be_written(tmp_path, path):
+    assert not can_be_written(tmp_path / path)
 
 
 @pytest.mark.parametrize("stops", [OSError("no space left"), KeyboardInterrupt()], ids=repr)

@@ -129,10 +129,33 @@ def test_run_watches_each_process_and_says_which_was_late_and_where(script, run,
     assert capfd.readouterr().err == comparison
 
 
-def test_merge_names_the_file_that_is_a_second_report_of_a_process(tmp_path):
-    for file in (files := [tmp_path / "old.1.json", tmp_path / "new.1.json"]):
-        file.write_text(Watched().to_json())
+@pytest.fixture
+def reports(tmp_path):
+    """A function that writes a report under each name, and returns the files."""
+
+    def write(*names):
+        for file in (files := [tmp_path / name for name in names]):
+            file.write_text(Watched().to_json())
+        return files
+
+    return write
+
+
+def test_merge_names_the_file_that_is_a_second_report_of_a_process(reports):
+    files = reports("old.1.json", "new.1.json")
     assert "another report of process 1" in main_with("merge", *files)
+
+
+def test_merge_gives_a_file_without_a_number_the_lowest_that_is_free(reports, capsys):
+    assert main_with("merge", *reports("b.json", "a.0.json", "c.json", "a.1.json")) == 0
+    assert re.findall(r"--- Process (\d)", capsys.readouterr().err) == ["0", "1", "2", "3"]
+
+
+def test_merge_names_all_files_of_another_version_in_one_sentence(reports):
+    files = reports("report.0.json", "report.1.json", "report.2.json")
+    for file in files[1:]:
+        file.write_text(file.read_text().replace('"version": 2', '"version": 1'))
+    assert main_with("merge", *files).startswith(f"{files[1]}, {files[2]}: This report has version")
 
 
 def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(

@@ -61,10 +61,54 @@ def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command,
     assert said.count("Watched for") == 1
 
 
-def test_a_child_that_the_script_forks_reports_nothing(command):
-    program = "import os\nif os.fork() == 0:\n    raise SystemExit(0)\nprint(os.wait()[1])\n"
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "os.execlp('true', 'true')"])
+def test_a_child_that_the_script_forks_reports_nothing(command, end):
+    program = f"import os\nif os.fork() == 0:\n    {end}\nprint(os.wait()[1])\n"
     status, out, said = command(program)
     assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
+
+
+@pytest.mark.parametrize(
+    ("replacement", "is_watched"),
+    [
+        ("os.execv(me, [me, '-X', 'dev', script, 'again'])", True),
+        ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", True),
+        ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", True),
+        ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", True),
+        ("os.execlp('nowhere', 'nowhere')", True),
+        ("os.execl(me, me, '-c', 'print([\\'again\\'], True)')", False),
+        ("os.execlp('echo', 'echo', \"['again'] True\")", False),
+    ],
+)
+def test_a_script_that_starts_anew_is_watched_and_another_program_is_named(
+    command, tmp_path, replacement, is_watched
+):
+    program = f"""
+import os, sys
+me, script = sys.executable, os.path.abspath(__file__)
+if not sys.argv[1:]:
+    try:
+        {replacement}
+    except (OSError, ValueError):
+        sys.argv.append("again")
+        print(sys.argv[1:], True)
+else:
+    print(sys.argv[1:], sys.flags.dev_mode)
+"""
+    status, out, said = command(program, options=["--json", "report.json"])
+    assert (status, out) == (0, "['again'] True\n")
+    assert said.count("Watched for") == 1
+    assert ("The script has replaced the process by `" in said) != is_watched
+    assert ("which is not watched" in (tmp_path / "report.json").read_text()) != is_watched
+
+
+@pytest.mark.parametrize(("status", "judged"), [(0, 1), (3, 3)])
+def test_a_program_that_replaces_the_script_and_is_not_watched_never_passes(
+    command, status, judged
+):
+    program = f"import os; os.execlp('sh', 'sh', '-c', 'exit {status}')"
+    ended, _, said = command(program, options=["--fail-over", "5%"])
+    assert (ended, "That program cannot be judged" in said) == (judged, True)
 
 
 HIDDEN = """
@@ -104,7 +148,7 @@ def test_a_script_whose_device_is_busy_may_wait_for_it(command):
         (
             "import time; time.sleep(2.2)",
             1,
-            "It cannot be judged. It is unknown what the devices did",
+            "It cannot be judged. For 100% of that, it is unknown what the devices did: the program",
         ),
     ],
 )
