@@ -110,7 +110,9 @@ class Watcher:
         self._clocks = (0.0, 0.0, 0.0)
         self._done = threading.Event()
         self._ended = threading.Event()
+        self._ended.set()
         self._ident = self._native = 0
+        self._pauses, self._pausing = 1, threading.RLock()  # Of pauses that are open.
 
     def start(self) -> None:
         """Start sampling."""
@@ -141,15 +143,25 @@ class Watcher:
 
     def pause(self) -> None:
         """End the sampling thread, and wait until the operating system has removed it."""
-        self._done.set()
+        with self._pausing:
+            self._pauses += 1
+            self._done.set()
         self._ended.wait()
         self.windows.close()
         # From Python 3.12 on, fork() warns while another thread exists.
         while os.path.exists(f"/proc/self/task/{self._native}"):
             time.sleep(0)
+        self._native = 0  # The system may give the number to another thread.
 
     def resume(self) -> None:
-        """Sample from a new thread."""
+        """Sample from a new thread, unless another pause is open, as when two threads fork."""
+        with self._pausing:
+            if self._pauses == 1:
+                self._start_thread()
+            # The watch may have begun in another thread, after the pause before a fork.
+            self._pauses = max(self._pauses - 1, 0)
+
+    def _start_thread(self) -> None:
         self._done.clear()
         self._ended.clear()
         self._last = {}  # The first sample must not be compared with one from before the pause.
@@ -180,7 +192,7 @@ class Watcher:
                 # Samples of many threads are slow; they may take a twentieth of the time at most.
                 pause = max(self._interval, 20 * (time.thread_time() - used))
         except BaseException as error:  # `watch` raises it where the block ends.
-            self.error = error
+            self.error, self._native = error, 0
         finally:
             self._ended.set()
 
@@ -240,10 +252,18 @@ class Watcher:
             register(_note)
 
 
+def _leave_to_parent() -> None:
+    if Watcher._running:
+        Watcher._running._outer = None  # Else resumed at the end of a block that both leave.
+    # Another thread may have held the lock at the fork.
+    Watcher._running, Watcher._lock = None, threading.Lock()
+
+
 # A forked child would inherit an unfinished window, and Python 3.12 warns about the thread.
 os.register_at_fork(
     before=lambda: Watcher._running and Watcher._running.pause(),
     after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
+    after_in_child=_leave_to_parent,
 )
 
 
