@@ -73,6 +73,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="count all before this time as the start, such as 30s",
     )
+    watching.add_argument(
+        "--all", action="store_true", help="show also the lines that lost next to nothing"
+    )
     running = commands.add_parser(
         "run",
         help="run a script in several processes of this machine",

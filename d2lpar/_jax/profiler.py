@@ -23,12 +23,13 @@ class Sessions:
     """
 
     def __init__(self, make_way: Callable[[], AbstractContextManager[None]]) -> None:
-        self.why_none = ""  # Why the last session could not be opened, in words.
+        self.why_none = ""  # Why the last attempt to open one failed, in words.
         self._make_way = make_way
         self._original: Callable[..., Any] | None = None
 
     def open(self) -> Any:
         """Return an open session, which ends with `stop()`, or None if JAX gives none."""
+        self.why_none = ""
         if not can_read_traces():
             self.why_none = "reading the profiler's records takes JAX 0.7.1 or newer"
             return None

@@ -25,6 +25,7 @@ _VALUES = ("_value", "__buffer__", "__dlpack__")
 
 _lock = threading.Lock()
 _open: list[object] = []
+_allowing: list[int] = []  # The identifiers of the threads in a block of `waits_allowed`.
 _undo = ExitStack()
 
 
@@ -73,6 +74,8 @@ def reads_heard(listener: Listener) -> Iterator[Callable[[], bool]]:
 def waits_allowed() -> Iterator[None]:
     """Allow waits in this block, inside of one where `no_waits` forbids them.
 
+    A line that `watch` finds in such a block does not fail `watch --fail-over`.
+
     Yields:
         Nothing.
 
@@ -85,8 +88,18 @@ def waits_allowed() -> Iterator[None]:
         ...         print(f"{loss:.1f}")
         3.0
     """
-    with _heard_by(None):
-        yield
+    thread = threading.get_ident()
+    _allowing.append(thread)
+    try:
+        with _heard_by(None):
+            yield
+    finally:
+        _allowing.remove(thread)
+
+
+def threads_that_may_wait() -> set[int]:
+    """Return the identifiers of the threads that are in a block of `waits_allowed`."""
+    return {*_allowing}
 
 
 @contextmanager

@@ -39,14 +39,15 @@ _BUFFERS = {"bytes", "bytearray", "memoryview"}
 # Functions that wait for a device, and functions that wait for anything else. A method called `get`
 # or `result` counts as waiting, as its class is unknown.
 _BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
-_SLEEPS = {"sleep", "select", "poll", "recv", "read", "readline", "input"}
+_INPUTS = {"select", "poll", "recv", "accept", "read", "readline", "readlines", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
-# Modules of the standard library that wait for another thread or process.
-_LOCK_MODULES = {"threading", "queue", "_base", "thread", "selectors", "connection", "queues"}
-_LOCK_MODULES |= {"subprocess"}
+# Modules of the standard library that wait for another thread or process, or for input.
+_LOCK_MODULES = {"threading", "queue", "_base", "thread", "connection", "queues", "subprocess"}
+_INPUT_MODULES = {"selectors", "socket", "ssl", "socketserver"}
 _CALLBACK_MODULES = {"callback", "debugging", "io_callback"}
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
+_OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Subscript, ast.AugAssign)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -56,7 +57,7 @@ class Place:
 
     Attributes:
         file: The path of its file, or a notebook's cell, such as `In [3]`.
-        line: Its number, from 1.
+        line: Its number, from 1; 0 for what is no line, such as Python's garbage collector.
         code: Its text.
     """
 
@@ -65,6 +66,8 @@ class Place:
     code: str
 
     def __str__(self) -> str:
+        if not self.line:
+            return self.file
         is_cell = self.file.startswith("In [") or self.file == "a cell"
         return f"{self.file}{', line ' if is_cell else ':'}{self.line}"
 
@@ -111,12 +114,13 @@ class CodePosition(NamedTuple):
 
     def has_operator(self) -> bool:
         """Return whether the expression here contains an operator or a subscript."""
-        return bool(re.search(r"[\[+*/@<>-]", _expression(self)))
+        return any(isinstance(node, _OPERATORS) for node in ast.walk(_parsed(_expression(self))))
 
     def called_name(self) -> str:
         """Return the name of the function that is called here, such as `np.dot`, or ""."""
         parsed = _parsed(_expression(self))
-        return ast.unparse(parsed.func) if isinstance(parsed, ast.Call) else ""
+        called = parsed.value if isinstance(parsed, ast.Expr) else None
+        return ast.unparse(called.func) if isinstance(called, ast.Call) else ""
 
     def in_loop(self) -> bool:
         """Return whether a loop of the same function repeats this line."""
@@ -130,10 +134,11 @@ class CodePosition(NamedTuple):
         line = self.place.line
         # A loop around the `def` does not repeat the lines of the function.
         first = 0 if self.code.co_name == "<module>" else self.code.co_firstlineno
-        # The line of `for` or `while` itself is passed once.
-        header = 1 if kinds is _LOOPS else 0
         return any(
-            first <= node.lineno and node.lineno + header <= line <= (node.end_lineno or 0)
+            first <= node.lineno
+            # The line of `for` itself is passed once.
+            and node.lineno + isinstance(node, (ast.For, ast.AsyncFor)) <= line
+            and line <= (node.end_lineno or 0)
             for node in _nodes(self.code.co_filename)
             if isinstance(node, kinds)
         )
@@ -230,17 +235,20 @@ class _Inner:
 
 
 # The first row that holds is the activity, each with an example of a line. The order matters:
-# compiling reads constants, a barrier may pass `_value`, and all of these are functions of JAX,
-# so the general row "jax" comes after them.
+# compiling and callbacks read arrays, a barrier may pass `_value`, and all of these are functions
+# of JAX, so the general row "jax" comes after them.
 _ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
     ("compiles", lambda at: at.in_jax("compil", "lower", "trace_to_jaxpr")),  # step(x), at first
+    ("callback", lambda at: "_wrapped_callback" in at.jax),  # step(x), with jax.debug.print
     ("checks", lambda at: at.in_jax("check_special")),  # step(x), with jax_debug_nans
     ("barrier", lambda at: _BARRIERS & {*at.jax, at.method}),  # y.block_until_ready()
     ("value", lambda at: _READS & at.jax),  # float(loss)
     ("puts", lambda at: "device_put" in at.jax),  # jax.device_put(batch)
+    ("slow call", lambda at: "cache_miss" in at.jax),  # step(x), between two callbacks
     ("jax", lambda at: at.jax),  # jnp.dot(x, y)
     ("locks", lambda at: at.stdlib_module in _LOCK_MODULES),  # thread.join()
-    ("sleeps", lambda at: at.method in _SLEEPS),  # time.sleep(1)
+    ("input", lambda at: at.stdlib_module in _INPUT_MODULES or at.method in _INPUTS),  # f.read()
+    ("sleeps", lambda at: at.method == "sleep"),  # time.sleep(1)
     ("locks", lambda at: at.method in _WAITS),  # lock.acquire(), in C
     ("jax", lambda at: _package_of_callee(at.called, at.names) == "jax"),  # step(x), compiled
     ("call", lambda at: at.called),  # model(x), a local variable: perhaps of JAX
@@ -275,7 +283,7 @@ def _package_of_callee(called: str, names: dict[str, Any]) -> str:
 def may_dispatch(sample: StackSample, names: dict[str, Any]) -> bool:
     """Return whether a thread with these global names may be in a call that dispatches work."""
     if sample.activity != "call":
-        return sample.activity in ("jax", "puts")
+        return sample.activity in ("jax", "slow call", "puts")
     called = sample.innermost.called_name()
     if not called or only_reads(sample.innermost) or sample.innermost.owner == "stdlib":
         return False
@@ -385,17 +393,21 @@ def _expression(position: CodePosition) -> str:
 
 
 def _source_range(position: CodePosition) -> tuple[int | None, int | None, int | None, int | None]:
-    """Return the first and last line, and the start and end column, of an instruction's source."""
-    ranges = itertools.islice(position.code.co_positions(), position.instruction // 2, None)
-    return next(ranges, (None, None, None, None))
+    """Return the first and last line, and the start and end column, of an instruction's source.
+
+    A jump to the head of a loop may have none. Then the instruction before it counts.
+    """
+    ranges = list(itertools.islice(position.code.co_positions(), position.instruction // 2 + 1))
+    return next((each for each in reversed(ranges) if each[0]), (None, None, None, None))
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(expression: str) -> ast.expr | None:
+def _parsed(source: str) -> ast.AST:
+    """Return an expression, or a statement such as `x += y`, as its node."""
     try:
-        return ast.parse(expression, mode="eval").body
+        return next(iter(ast.parse(source).body), ast.Pass())
     except SyntaxError:
-        return None
+        return ast.Pass()
 
 
 @functools.lru_cache(maxsize=256)

@@ -41,16 +41,19 @@ _BLOCKED_AFTER = 1.0  # Seconds at one line until a call into JAX counts as wait
 # Seconds of CPU time between two samples. A thread that waits in JAX uses less: JAX wakes up five
 # times a second, for 20 us, to check for signals.
 _IDLE_CPU = 1e-4
-_IN_JAX = ("value", "barrier", "compiles", "checks", "jax", "puts", "perhaps jax")
+_IN_CALL = ("jax", "slow call", "puts", "perhaps jax")
+_IN_JAX = ("value", "barrier", "compiles", "checks", *_IN_CALL)
 _ACTIVITIES = {
     "value": "waiting for a value",
     "barrier": "waiting at a barrier",
     "sleeps": "sleeping",
+    "input": "waiting for input",
     "locks": "waiting for another thread or process",
     "compiles": "compiling",
     "callback": "in a callback of the device",
     "checks": "waiting while JAX checks the results",
     "jax": "in a JAX call",
+    "slow call": "in a JAX call",
     "puts": "copying to a device",
     "perhaps jax": "in a call, perhaps of JAX,",
     "call": "in a call",
@@ -232,7 +235,7 @@ def _waits(thread: dict[str, Any], now: float) -> bool:
         return True
     # A long call into JAX waits too: for room in the device's queue, or for its arguments.
     blocked = now - thread["since"] >= _BLOCKED_AFTER
-    return blocked and thread["activity"] in ("jax", "puts", "perhaps jax")
+    return blocked and thread["activity"] in _IN_CALL
 
 
 def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:

@@ -1,352 +1,196 @@
-"""Charge the idle time of a device to the lines of a program, with an interval for each loss.
+"""Charge the idle time of a device to the lines of a program, window by window.
 
-How it works. `_watch/sampler.py` gives the rule. Two facts leave no event, and are inferred
-here. One is the thread that feeds a device: the thread that was in a call while the profiler saw
-one. The other is whether a device works on an operator that began before a window or ends after it.
-The threads that wait, and the cores in use, tell.
+How it works. Each sample of a window becomes charges, one for each line at which a thread is. Only
+the first of them carries the time that the device was idle, so the losses add up::
+
+    sample          |----------------------|
+    device          [==busy==]    idle
+    feeder          y = f(x)                    charge: 1.2 ms there, 0.7 ms lost
+    another thread  log.write(line)             charge: 1.2 ms there, nothing lost
+
+The first charge is that of the thread that feeds the device. While a thread traces or compiles, its
+charge goes to the line that called the program, and while Python collects garbage, to the
+collector. Without a thread in the user's code, the idle time goes to `OUTSIDE`.
+
+Two facts leave no event, and are inferred here. One is the thread that feeds a device: the thread
+that was in a call while the profiler saw one. The other is whether a device works on an operator
+that began before a window or ends after it. The threads that wait, and the cores in use, tell.
 """
 
-import math
-import sys
 import threading
-import time
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+from typing import NamedTuple
 
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place, only_reads
-from d2lpar._plain.format import format_seconds
-from d2lpar._watch.recompilations import Compiled, find_again, why
-from d2lpar._watch.report import SEEN, Finding, Watched
-from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, merged, overlap
+from d2lpar._watch.recompilations import Compiled
+from d2lpar._watch.windows import Sample, ThreadSample, Window, overlap
 
-_FOR_A_DEVICE = {"value", "barrier", "checks"}
-_CHECKS = "each call waits for its results and checks them"
-_SWITCHES = {
-    "jax_debug_nans": _CHECKS,
-    "jax_debug_infs": _CHECKS,
-    "jax_disable_jit": "each operator is a separate call",
+COLLECTOR = Place("Python's garbage collector", 0, "")
+OUTSIDE = Place("outside your code", 0, "")
+
+# The kinds of activities that are the same whatever the devices do.
+KIND_OF = {
+    "value": "value",
+    "barrier": "barrier",
+    "callback": "callback",
+    "checks": "check",
+    "input": "input",
+    "locks": "host wait",
 }
+_IN_JAX = {"jax", "slow call", "puts"}
+_MAY_DISPATCH = {"call", "library", "compiles", *_IN_JAX}
 
 
-@dataclass
-class _Line:
-    """The samples of one thread at one line."""
+class Charge(NamedTuple):
+    """The part of a sample at one line."""
 
-    # Seconds after the start by kind, scaled up from the windows to the whole time; and the part of
-    # them that the device was idle because of this line.
-    kinds: Counter[str] = field(default_factory=Counter)
-    lost_as: Counter[str] = field(default_factory=Counter)
-    # The share of each window that the device was idle because of this line.
-    lost: Counter[int] = field(default_factory=Counter)
-    # How many samples found the thread at each position.
-    positions: Counter[CodePosition] = field(default_factory=Counter)
-    # Where other threads were while this thread waited for another.
-    elsewhere: Counter[Place] = field(default_factory=Counter)
+    place: Place
+    position: CodePosition | None  # None outside of the user's code.
+    thread: str
+    kind: str  # One of `report.KINDS`, or "call" for an unknown call, perhaps of JAX.
+    seconds: float  # How long a thread was there.
+    lost: float  # How long the first device was idle because of this line.
+    may_wait: bool = False  # In a block of `waits_allowed`.
+    elsewhere: tuple[Place, ...] = ()  # Where other threads worked, if this one waited for them.
 
 
-class Account:
-    """Charges the samples of a watcher to the lines of the program."""
+class ChargedSample(NamedTuple):
+    """A sample and its charges, that of the feeding thread first; in seconds."""
 
-    def __init__(self, watcher: Any) -> None:
-        self._watcher = watcher
-        self._compiled = list(watcher.compilations.done)
-        find_again(self._compiled)
-        self._windows = list(watcher.windows.closed)
-        self._feeders = _feeders(self._windows, self._compiled)
-        self._start = self._end_of_start()
-        work = Counter()
-        for window in self._windows:
-            for device, spans in window.events.busy.items():
-                work[device] += overlap(spans, -math.inf, math.inf)
-        # The busiest device comes first. Lines are charged with its idle time.
-        self._devices = [name for name, _ in work.most_common()] or ["The device"]
-        self._synchronous = state.dispatches_synchronously()
-        compiling = defaultdict(list)
-        for program in self._compiled:
-            compiling[program.thread].append((program.began, program.over))
-        self._compiling = {thread: merged(spans) for thread, spans in compiling.items()}
-        self._unseen = 0.0
-        self._collective = 0.0
-        self._has_peers = state.process_count() > 1
-        # For each device, the idle share of each window.
-        self._idle: dict[str, Counter[int]] = defaultdict(Counter)
-        self._lines: dict[tuple[str, Place], _Line] = defaultdict(_Line)
+    seconds: float
+    idle: dict[str, float]  # How long each device was idle.
+    inferred: float  # How long the first device worked on an operator without an event.
+    collective: float  # How long the first device was in collective operators.
+    charges: list[Charge]
 
-    def _end_of_start(self) -> float:
-        """Return when the first compilations ended, those that follow each other closely."""
-        began = self._watcher.began
-        if self._watcher.after is not None:
-            return min(began + self._watcher.after, time.perf_counter())
-        events = [window.events for window in self._windows]
-        spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
-        ran = min((each[0][0] for each in spans), default=math.inf)
-        # Count compilations before the first call, and those that follow soon after.
-        soon = max(ran, began + 0.5) + 0.05
-        close = []
-        for program in self._compiled:
-            if program.began > soon:
-                break
-            close.append(program)
-            soon = program.over + max(0.5, 0.5 * (program.over - close[0].began))
-        new = [program.over for program in close if not program.again]
-        again = [program for program in close if program.again]
-        end = max(new, default=began)
-        # Otherwise the start of a program that recompiles all the time would never end.
-        if began + self._watcher.watched.seconds - end < sum(program.seconds for program in again):
-            end = max((over for over in new if over < again[0].over), default=began)
-        return end
 
-    def fill(self, watched: Watched) -> None:
-        """Fill in the report."""
-        watched.start_seconds = self._start - self._watcher.began
-        after = watched.judged_seconds
-        samples = [self._after_start(window) for window in self._windows]
-        # A window represents the time since the window before.
-        weights, previous = {}, self._start
-        for number, window in enumerate(self._windows):
-            if samples[number]:
-                weights[number], previous = window.over - previous, window.over
-        weights = {n: span * after / (previous - self._start) for n, span in weights.items()}
-        for number, weight in weights.items():
-            self._charge(number, samples[number], weight)
-        watched.observed_seconds = sum(x.end - x.start for kept in samples for x in kept)
-        in_windows = set(self._lines)
-        for (name, position, activity), seconds in self._watcher.between_windows.items():
-            # Lines that no profiler window covered: use the stack samples between windows, for
-            # waits only.
-            if (name, position.place) not in in_windows and activity in ("value", "barrier"):
-                self._lines[name, position.place].kinds[activity] += seconds
-                self._lines[name, position.place].positions[position] += 1
-        calls = sum(len(window.events.calls) for window in self._windows)
-        if calls > 20 and not any(window.events.busy for window in self._windows):
-            watched.observed_seconds, weights = 0.0, {}  # The profiler missed the devices.
-        watched.devices = {}
-        for device in self._devices if weights else ():
-            share, error = _mean(self._idle[device], weights)
-            watched.devices[device] = share * after
-            if device == self._devices[0]:
-                watched.interval = max(share - error, 0.0), min(share + error, 1.0)
-        watched.collective_seconds = self._collective
-        watched.findings = list(self._of_lines(weights, after))
-        watched.findings += self._of_compilations(watched.seconds)
-        watched.findings.sort(key=lambda f: (watched.loss(f), f.seconds), reverse=True)
-        watched.notes = list(self._notes(watched.observed_seconds))
+def charge(
+    window: Window, samples: list[Sample], devices: list[str], feeder: int, programs: list[Compiled]
+) -> Iterator[ChargedSample]:
+    """Charge each sample of a window; lines carry the idle time of the first device."""
+    busy, first = window.events.busy, devices[0]
+    programs = _compiled_in(window, programs)
+    for n, sample in enumerate(samples):
+        whole = sample.end - sample.start
+        near = samples[max(n - 6, 0) : n + 7]  # Linux updates a process's CPU time every few ms.
+        compiling = _compiling(sample, programs)
+        callbacks = [i for i, t in sample.threads.items() if t.stack.activity == "callback"]
+        idle = {d: whole - overlap(busy.get(d, []), sample.start, sample.end) for d in devices}
+        spans = window.events.collectives.get(first, [])
+        inferred, collective = 0.0, overlap(spans, sample.start, sample.end)
+        if callbacks:
+            idle, collective = dict.fromkeys(devices, whole), 0.0
+        elif not compiling and min(idle.values()) == whole and _works(window, sample, near, first):
+            idle[first], inferred = 0.0, whole
+            # An operator without an event that uses no CPU waits for other processes.
+            if state.process_count() > 1 and _native_cores(near) < 0.3:
+                collective = whole
+        threads = (*callbacks, feeder, *compiling, threading.main_thread().ident, *sample.threads)
+        order = [ident for ident in dict.fromkeys(threads) if ident in sample.threads]
+        charges = _charges(window, sample, idle[first], order, compiling)
+        charges = list(_without_collections(charges, window, sample, first))
+        yield ChargedSample(whole, idle, inferred, collective, charges)
 
-    # --- Charging a window --------------------------------------------------------------------
 
-    def _after_start(self, window: Window) -> list[Sample]:
-        """Return the samples of a window, cut to the window and to the time after the start."""
-        first = max(window.began, self._start)
-        samples = (
-            sample._replace(start=max(sample.start, first), end=min(sample.end, window.over))
-            for sample in window.samples
-        )
-        return [sample for sample in samples if sample.end > sample.start]
+def _compiled_in(window: Window, programs: list[Compiled]) -> list[Compiled]:
+    return [p for p in programs if p.began < window.over and p.over > window.began]
 
-    def _charge(self, number: int, samples: list[Sample], weight: float) -> None:
-        """Charge the lines with a window that represents `weight` seconds."""
-        window = self._windows[number]
-        whole = sum(sample.end - sample.start for sample in samples)
-        for n, sample in enumerate(samples):
-            compiling = {ident for ident in sample.threads if self._is_compiling(ident, sample)}
-            callbacks = [i for i, t in sample.threads.items() if t.stack.activity == "callback"]
-            if callbacks:
-                idle = dict.fromkeys(self._devices, sample.end - sample.start)
-            else:
-                # Linux updates the CPU time of a process only every few milliseconds.
-                near = samples[max(n - 6, 0) : n + 7]
-                idle, unseen = self._idle_in(sample, near, window.events.busy, bool(compiling))
-                self._unseen += unseen
-                # An unseen operator that uses no CPU waits for other processes.
-                together = unseen if self._has_peers and _native_cores(near) < 0.3 else 0.0
-                spans = window.events.collectives.get(self._devices[0], [])
-                together += overlap(spans, sample.start, sample.end)
-                self._collective += together * weight / whole
-            for device, seconds in idle.items():
-                self._idle[device][number] += seconds / whole
-            lost = idle[self._devices[0]]
-            is_idle, called = lost > 0.5 * (sample.end - sample.start), _in_call(sample, window)
-            for ident, thread in sample.threads.items():
-                if ident in compiling:
-                    continue  # The events of the compilation tell its time.
-                kind = _kind(thread, is_idle, called)
-                name = "a callback" if kind == "callback" else thread.name
-                line = self._lines[name, thread.stack.position.place]
-                line.kinds[kind] += (sample.end - sample.start) * weight / whole
-                line.positions[thread.stack.position] += 1
-                if ident in (callbacks or [self._feeders[number]]):
-                    line.lost_as[kind] += lost * weight / whole
-                    line.lost[number] += lost / whole
-                    if kind == "host wait":
-                        line.elsewhere.update(
-                            other.stack.position.place
-                            for other in sample.threads.values()
-                            if other.stack.activity != "locks"
-                        )
 
-    def _is_compiling(self, ident: int, sample: Sample) -> bool:
-        if sample.threads[ident].stack.activity == "compiles":
-            return True
+def _compiling(sample: Sample, programs: list[Compiled]) -> dict[int, Compiled]:
+    """Return which program each thread of a sample traces or compiles."""
+    # Of two programs, one inside the other, the inner one ends first, and counts.
+    return {
+        program.thread: program
+        for program in sorted(programs, key=lambda program: -program.over)
+        if program.thread in sample.threads
+        if program.began <= sample.taken_at < program.over
+    }
+
+
+def _charges(
+    window: Window,
+    sample: Sample,
+    lost: float,
+    order: list[int],
+    compiling: dict[int, Compiled],
+) -> Iterator[Charge]:
+    """Yield a charge for each line of a sample; the first carries what is lost."""
+    seconds = sample.end - sample.start
+    is_idle, called = lost > 0.5 * seconds, _in_call(sample, window)
+    if not order:
+        yield Charge(OUTSIDE, None, "", "outside", seconds, lost)
+    places = set()  # Several threads at one line count once.
+    for ident in order:
+        thread, program = sample.threads[ident], compiling.get(ident)
         # While JAX traces, the stack shows the lines of the traced function.
-        return overlap(self._compiling.get(ident, []), sample.taken_at, sample.taken_at + 1e-9) > 0
-
-    def _idle_in(
-        self, sample: Sample, near: list[Sample], busy: dict[str, Spans], compiling: bool
-    ) -> tuple[dict[str, float], float]:
-        """Return how long each device was idle during a sample.
-
-        And how long the first device worked on an operator without an event.
-        """
-        start, end = sample.start, sample.end
-        idle = {d: end - start - overlap(busy.get(d, []), start, end) for d in self._devices}
-        first = self._devices[0]
-        if (
-            min(idle.values()) == end - start
-            and not compiling
-            and self._is_unseen(sample, near, busy.get(first, []))
-        ):
-            idle[first] = 0.0
-            return idle, end - start
-        return idle, 0.0
-
-    def _is_unseen(self, sample: Sample, near: list[Sample], busy: Spans) -> bool:
-        """Return whether a device works on an operator that reaches over an edge of the window.
-
-        Such an operator leaves no event. So there may be one before the first event of the window,
-        and one after the last.
-        """
-        events = [span for span in busy if span[1] - span[0] > 1e-4]  # Some operators are empty.
-        if events and events[0][0] < sample.end and sample.start < events[-1][1]:
-            return False
-        waits = reading = computes = False
-        for ident, thread in sample.threads.items():
-            # A preempted thread looks like a waiting one, so consider the samples around.
-            rests = not thread.has_moved and not any(
-                x.threads[ident].used_cpu for x in near if ident in x.threads
-            )
-            calls = thread.stack.activity == "call"
-            reads_it = calls and only_reads(thread.stack.innermost)
-            waits |= rests and thread.stack.activity in _FOR_A_DEVICE
-            # A call may wait until another process makes the same call.
-            waits |= rests and thread.stack.activity == "jax" and self._has_peers
-            waits |= self._synchronous and thread.used_cpu and calls and not reads_it
-            reading |= rests and reads_it
-            computes |= thread.used_cpu and reads_it  # NumPy has threads of its own.
-        native_cores = _native_cores(near)
-        return waits or (native_cores > (0.3 if reading else 0.5) and not computes)
-
-    # --- Reporting ----------------------------------------------------------------------------
-
-    def _of_lines(self, weights: dict[int, float], after: float) -> Iterator[Finding]:
-        watcher = self._watcher
-        for (name, place), line in self._lines.items():
-            # Count ambiguous samples as dispatch if clear dispatch samples of this line are at
-            # least a tenth of them.
-            sure = line.kinds["dispatch"] > 0.1 * line.kinds["perhaps dispatch"]
-            for kinds in (line.kinds, line.lost_as):
-                kinds["dispatch" if sure else "device idle"] += kinds.pop("perhaps dispatch", 0.0)
-            seconds = sum(line.kinds.values())
-            lost, error = _mean(line.lost, weights)
-            # Name the kind that caused the idleness, if over half of the line's time was idle.
-            costs = line.lost_as if lost * after > 0.5 * seconds else line.kinds
-            kind = max(line.kinds, key=lambda kind: (costs[kind], line.kinds[kind]))
-            works_on = lost < SEEN and kind in ("device idle", "dispatch", "host wait")
-            if works_on or seconds < SEEN * after:
-                continue
-            callers: Counter[str] = Counter()
-            for position in line.positions:
-                for caller, count in watcher.callers[position].items():
-                    if caller.place != place:  # A comprehension's caller is on the same line.
-                        callers[str(caller.place)] += count
-            detail = ""
-            for other, _ in line.elsewhere.most_common(kind == "host wait"):
-                detail = f"Meanwhile another thread was at {other}  {other.code}"
-            yield Finding(
-                kind,
-                place,
-                line.positions.most_common(1)[0][0].operation,
-                name,
-                seconds,
-                max(sum(watcher.times[position] for position in line.positions), 1),
-                lost * after,
-                max(lost - error, 0.0) * after,
-                dict(callers),
-                detail,
-            )
-
-    def _of_compilations(self, seconds: float) -> Iterator[Finding]:
-        lines = defaultdict(list)
-        for program in self._compiled:
-            lines[program.callers[0].place].append(program)
-        names = {thread.ident: thread.name for thread in threading.enumerate()}
-        for place, compiled in lines.items():
-            again = [program for program in compiled if program.again]
-            reported = again or [program for program in compiled if program.over > self._start]
-            took = sum(program.seconds for program in reported)
-            if took < SEEN * seconds:
-                continue
-            lost = sum(
-                max(program.over - max(program.began, self._start), 0.0) for program in again
-            )
-            detail = f"That took {format_seconds(took)}."
-            yield Finding(
-                "compilation" if again else "first compilation",
-                place,
-                reported[-1].callers[0].operation,
-                names.get(reported[-1].thread, "a thread"),
-                lost if again else took,
-                len(reported),
-                lost,
-                lost,
-                detail=f"{why(compiled)} {detail}" if again else detail,
-            )
-
-    def _notes(self, observed_seconds: float) -> Iterator[str]:
-        config = getattr(sys.modules.get("jax"), "config", None)
-        for switch, words in _SWITCHES.items():
-            if getattr(config, switch, False):
-                yield f"{switch} is on: {words}."
-        if self._synchronous:
-            yield (
-                "jax_cpu_enable_async_dispatch is off: a call computes before it returns. Switch "
-                "it on, unless you know why it is off."
-            )
-        if len(self._devices) > 1 and self._unseen > 0.1 * observed_seconds:
-            yield (
-                f"Operators longer than a window were attributed to {self._devices[0]}; the device "
-                "that they ran on was not seen."
-            )
-        if not observed_seconds:
-            reason = self._watcher.windows.why_none
-            if self._windows:
-                reason = "JAX's profiler recorded nothing of them after the start"
-            yield f"It is unknown what the devices did: {reason}."
+        position = program.callers[0] if program else thread.stack.position
+        place = position.place
+        if place in places:
+            continue
+        kind = kind_of(program) if program else _kind(thread, is_idle, called)
+        others = () if kind != "host wait" else sample.threads.values()
+        elsewhere = tuple(
+            other.stack.position.place for other in others if other.stack.activity != "locks"
+        )
+        charged = 0.0 if places else lost
+        yield Charge(
+            place, position, thread.name, kind, seconds, charged, thread.may_wait, elsewhere
+        )
+        places.add(place)
 
 
-def _feeders(windows: list[Window], compiled: list[Compiled]) -> list[int]:
-    """Return, for each window, the thread that most likely dispatches to the devices."""
-    called: list[Counter[int]] = []
-    moved: Counter[int] = Counter()
-    for window in windows:
-        called.append(Counter())
-        for sample in window.samples:
-            in_call = _in_call(sample, window)
-            # Calls are often shorter than the time between two samples.
-            calls = window.events.calls
-            first, last = (bisect_left(calls, (at,)) for at in (sample.start, sample.end))
-            for ident, thread in sample.threads.items():
-                if in_call and thread.stack.activity in ("call", "jax", "library", "compiles"):
-                    called[-1][ident] += 1
-                if first < last and thread.has_moved:
-                    moved[ident] += 1
-    compiling = Counter(program.thread for program in compiled)
-    anywhere = sum(called, Counter()) or moved or compiling
-    anywhere = anywhere or Counter([threading.main_thread().ident])
-    return [(here or anywhere).most_common(1)[0][0] for here in called]
+def _without_collections(
+    charges: Iterator[Charge], window: Window, sample: Sample, device: str
+) -> Iterator[Charge]:
+    """Move the part of the charges in which Python collected garbage to the collector.
+
+    Nothing else of Python runs during a collection, and the sampling thread neither. So one sample
+    covers a long collection, and shows where it struck.
+    """
+    busy = window.events.busy.get(device, [])
+    spans = [
+        (max(start, sample.start), min(end, sample.end))
+        for start, end in window.collections
+        if start < sample.end and end > sample.start
+    ]
+    collecting = sum(end - start for start, end in spans)
+    idle = collecting - sum(overlap(busy, start, end) for start, end in spans)
+    for n, charge in enumerate(charges):
+        lost = min(idle, charge.lost)
+        if n == 0 and collecting:
+            yield charge._replace(place=COLLECTOR, kind="collection", seconds=collecting, lost=lost)
+        yield charge._replace(seconds=charge.seconds - collecting, lost=charge.lost - lost)
+
+
+def _works(window: Window, sample: Sample, near: list[Sample], device: str) -> bool:
+    """Return whether a device works on an operator that reaches over an edge of the window.
+
+    Such an operator leaves no event. So there may be one before the first event of the window, and
+    one after the last.
+    """
+    # Some operators are empty.
+    events = [span for span in window.events.busy.get(device, []) if span[1] - span[0] > 1e-4]
+    if events and events[0][0] < sample.end and sample.start < events[-1][1]:
+        return False
+    has_peers, synchronous = state.process_count() > 1, state.dispatches_synchronously()
+    waits = reading = computes = False
+    for ident, thread in sample.threads.items():
+        activity = thread.stack.activity
+        # A preempted thread looks like a waiting one, so consider the samples around.
+        rests = not thread.has_moved and not any(
+            x.threads[ident].used_cpu for x in near if ident in x.threads
+        )
+        reads_here = activity == "call" and only_reads(thread.stack.innermost)
+        waits |= rests and activity in ("value", "barrier", "checks")
+        # A call may wait until another process makes the same call.
+        waits |= rests and activity in ("jax", "slow call") and has_peers
+        waits |= synchronous and thread.used_cpu and activity == "call" and not reads_here
+        reading |= rests and reads_here
+        computes |= thread.used_cpu and reads_here  # NumPy has threads of its own.
+    return waits or (_native_cores(near) > (0.3 if reading else 0.5) and not computes)
 
 
 def _native_cores(samples: list[Sample]) -> float:
@@ -360,25 +204,50 @@ def _in_call(sample: Sample, window: Window) -> bool:
     return overlap(window.events.calls, sample.taken_at - 5e-5, sample.taken_at + 5e-5) > 0
 
 
+def kind_of(program: Compiled) -> str:
+    """Return the kind of a program's tracing and compilation, one of `report.KINDS`."""
+    if not program.compiled:
+        return "tracing"
+    return "compilation" if program.again else "first compilation"
+
+
 def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
-    """Return the kind of a thread's activity, one of `KINDS`, or "perhaps dispatch"."""
+    """Return the kind of a thread's activity."""
     activity = thread.stack.activity
-    known = {"checks": "check", "sleeps": "device idle", "locks": "host wait"}
-    if activity in ("value", "barrier", "callback", *known):
-        return known.get(activity, activity)
-    if not thread.used_cpu and not idle and activity in ("call", "jax", "puts"):
+    if activity in KIND_OF:
+        return KIND_OF[activity]
+    if activity == "compiles":  # JAX has not announced the end of this program.
+        return "first compilation"
+    in_jax = activity in _IN_JAX
+    if not thread.used_cpu and not idle and (in_jax or activity == "call"):
         return "value" if only_reads(thread.stack.innermost) and not called else "queue"
-    if activity in ("jax", "puts") or called:
-        return "queue" if not idle else "dispatch"
-    return "perhaps dispatch" if activity in ("library", "call") else "device idle"
+    if in_jax or (called and activity != "sleeps"):
+        dispatch = "slow dispatch" if activity == "slow call" else "dispatch"
+        return dispatch if idle else "queue"
+    return "call" if activity in ("library", "call") else "device idle"
 
 
-def _mean(shares: dict[int, float], weights: dict[int, float]) -> tuple[float, float]:
-    """Return the weighted mean of the windows' shares, and the half width of its 95 % interval."""
-    whole = sum(weights.values())
-    if not whole:
-        return 0.0, 1.0
-    mean = sum(shares.get(n, 0.0) * w for n, w in weights.items()) / whole
-    spread = sum((w * (shares.get(n, 0.0) - mean)) ** 2 for n, w in weights.items())
-    few = len(weights) / max(len(weights) - 1, 1)
-    return mean, 2 * math.sqrt(few * spread) / whole if len(weights) > 1 else 1.0
+def feeders(windows: list[Window], programs: list[Compiled]) -> list[int]:
+    """Return, for each window, the thread that most likely dispatches to the devices."""
+    called, compiled = [], []
+    moved: Counter[int] = Counter()
+    for window in windows:
+        in_calls, in_programs = Counter(), Counter()
+        inside = _compiled_in(window, programs)
+        for sample in window.samples:
+            in_call = _in_call(sample, window)
+            # Calls are often shorter than the time between two samples.
+            calls = window.events.calls
+            first, last = (bisect_left(calls, (at,)) for at in (sample.start, sample.end))
+            for ident, thread in sample.threads.items():
+                in_calls[ident] += in_call and thread.stack.activity in _MAY_DISPATCH
+                moved[ident] += first < last and thread.has_moved
+            in_programs.update([*_compiling(sample, inside)])
+        called.append(+in_calls)
+        compiled.append(in_programs)
+    anywhere = sum(called, Counter()) or +moved or sum(compiled, Counter())
+    anywhere = anywhere or Counter([threading.main_thread().ident])
+    return [
+        (calls or programs or anywhere).most_common(1)[0][0]
+        for calls, programs in zip(called, compiled, strict=True)
+    ]

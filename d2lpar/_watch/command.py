@@ -14,10 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
-from d2lpar._plain.format import can_be_written, is_stream, write_whole
+from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
 from d2lpar._plain.script import Script, is_this_python, split_command_line, status_of_child
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
+from d2lpar._watch.shares import FEWEST
+
+_SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 
 # Variables with the number and the count of the processes. JAX detects the first two launchers. A
 # batch script of Slurm has a number, but no SLURM_STEP_NUM_TASKS: it belongs to no step.
@@ -36,7 +39,13 @@ def watch(options: argparse.Namespace) -> int:
     number = process_number()
     if options.json and number is not None and not is_stream(options.json):
         options.json = path_for_process(options.json, number)
-    report = Report(options.json, options.fail_over, options.after, own_words=own_words)
+    report = Report(
+        options.json,
+        options.fail_over,
+        options.after,
+        everything=options.all,
+        own_words=own_words,
+    )
     return run_and_report(script, report)
 
 
@@ -104,12 +113,13 @@ class Report:
         fail_over: float | None = None,
         after: float | None = None,
         prints: bool = True,
+        everything: bool = False,
         own_words: Sequence[str] = (),
     ) -> None:
         self._json = json.absolute() if json else None
         # Interim reports would fill a pipe, or follow one another in the output.
         self._writes_interim = json is not None and not is_stream(json)
-        self._fail_over, self._prints = fail_over, prints
+        self._fail_over, self._prints, self._everything = fail_over, prints, everything
         self._process, self._own_words = os.getpid(), own_words
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
@@ -179,7 +189,7 @@ class Report:
         watcher.stop()
         watched = watcher.watched
         watched.notes += notes
-        self._print(f"\n{watched}")
+        self._print(f"\n{watched.report(self._everything)}")
         if watcher.error:
             self._print(f"\nWatching ended early: {watcher.error!r}")
         if self._json:
@@ -189,18 +199,22 @@ class Report:
     def _fails(self, watched: Watched) -> bool:
         if self._fail_over is None:
             return False
-        if watched.judged_seconds < watched.TOO_SHORT:
-            self._print("\nToo short to judge: less than two seconds came after the start.")
-            return False
         too_much = watched.losses(self._fail_over)
         for finding in too_much:
             self._print(
                 f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
                 f"which costs {watched.loss(finding):.1%} of the time."
             )
-        if not watched.observed_seconds:
-            self._print(f"\nIt cannot be judged. {watched.notes[-1]}")
-        return bool(too_much) or not watched.observed_seconds
+        if watched.windows >= FEWEST and watched.unseen_seconds < 0.5 * watched.judged_seconds:
+            return bool(too_much)
+        if watched.judged_seconds < (needed := _SECONDS_OF_A_WINDOW * FEWEST):
+            self._print(
+                f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler came "
+                f"after the start. {FEWEST} are needed, which takes about {needed:.0f} seconds."
+            )
+            return False
+        self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
+        return True
 
     def _print(self, text: str) -> None:
         for descriptor in (self._stderr, 2) if self._prints else ():

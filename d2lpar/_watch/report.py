@@ -5,10 +5,10 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, fields
-from typing import ClassVar
 
 from d2lpar._jax.stack import Place
 from d2lpar._plain.format import HOST, as_table, format_seconds, in_two_lines, plural, share_bar
+from d2lpar._watch.recompilations import ADVICE
 
 _BOOK = "https://d2lpar.github.io/d2lpar/book"
 _CHAPTER = f"{_BOOK}/asynchronous-computation.html"
@@ -36,16 +36,40 @@ KINDS = {
         "that it has work meanwhile.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
     ),
-    "host wait": (
-        "waits for another thread",
-        "Make that thread faster, or start its work earlier.",
+    "input": (
+        "waits for input: a file, a pipe, or the network",
+        "Read ahead of time, in a thread. If this waits for requests, nothing is wrong: "
+        "`with d2lpar.waits_allowed():` around it excepts the line from --fail-over.",
         f"{_RECIPES}#a-value-that-decides-what-comes-next",
+    ),
+    "host wait": (
+        "waits for another thread or process",
+        "Make that one faster, or start its work earlier.",
+        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+    ),
+    "collection": (
+        "Python collects garbage, which stops all threads",
+        "Call gc.freeze() after the start, and gc.disable(); and gc.collect() by hand, between "
+        "steps, where a pause costs least.",
+        f"{_RECIPES}#a-loop-that-stops-now-and-then",
     ),
     "dispatch": (
         "prepares and dispatches",
         "The calls cost Python more than the device: make fewer and larger ones, with jax.jit "
         "around several, or jax.lax.scan over the steps.",
         f"{_RECIPES}#many-small-steps",
+    ),
+    "slow dispatch": (
+        "dispatches through JAX's Python code",
+        "JAX does so for a function with a callback in it, such as jax.debug.print or io_callback: "
+        "return the values, and use them outside, some steps later.",
+        f"{_RECIPES}#a-loss-that-you-want-to-see",
+    ),
+    "tracing": (
+        "traces again, and compiles nothing",
+        "jax.eval_shape, jax.make_jaxpr and lower() trace a function in each call: call them once, "
+        "and keep the result.",
+        f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
     ),
     "callback": (
         "runs inside a program of the device, which waits for it",
@@ -55,7 +79,7 @@ KINDS = {
     ),
     "first compilation": (
         "compiles for the first time",
-        "Nothing is lost here: every program is compiled once.",
+        "Every program is compiled once. JAX's persistent cache keeps it for the next run.",
         f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
     ),
     "check": (
@@ -65,9 +89,16 @@ KINDS = {
     ),
     "queue": (
         "is inside a call while the device works",
-        "A call waits if the queue is full, or copies its arguments; the device keeps working.",
+        "A call waits if the queue is full, or copies its arguments.",
         _CHAPTER,
     ),
+    "outside": (
+        "no thread is in your code",
+        "A library runs by itself, or all threads have ended.",
+        _CHAPTER,
+    ),
+    "unseen": ("takes time", "", _CHAPTER),
+    "other": ("take less than half a per cent each", "", _CHAPTER),
 }
 """For each kind of finding: the words for it, the advice, and the section that explains why."""
 
@@ -79,13 +110,16 @@ _DECISION = (
     f"{_RECIPES}#a-value-that-decides-what-comes-next",
 )
 
+WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
+"""The kinds of findings for which there is nothing to do."""
+
 SEEN = 0.005
 """The least share of the time that a reported line takes."""
 
 VERSION = 2
 """The version of a report in JSON; others have other fields, or the same with other meanings."""
 
-WAITS = {"value", "barrier", "queue", "host wait", "check"}
+WAITS = {"value", "barrier", "queue", "host wait", "input", "check"}
 
 
 @dataclass
@@ -98,11 +132,15 @@ class Finding:
         operation: The source of the expression that Python evaluated.
         thread: The name of the thread.
         seconds: How long Python was there, after the start.
-        times: How often a sample saw Python come there; a lower bound.
-        lost: The part of `seconds` that the device was idle.
+        times: How often a sample saw Python come there, a lower bound; of a line that compiles, how
+            many programs.
+        lost: For how many of these seconds the device was idle, as far as the devices were seen.
         surely_lost: The lower end of the 95 % interval of `lost`.
         callers: The lines that called it, with the number of samples of each.
         detail: Further facts, for example the shape that has changed.
+        unseen: The part of `seconds` in which the devices were not seen.
+        cause: Why a function was compiled again, such as `"shape"`.
+        allowed: Whether the line lost its time in a block of `waits_allowed`.
     """
 
     kind: str
@@ -115,6 +153,9 @@ class Finding:
     surely_lost: float = 0.0
     callers: dict[str, int] = field(default_factory=dict)
     detail: str = ""
+    unseen: float = 0.0
+    cause: str = ""
+    allowed: bool = False
 
 
 @dataclass(repr=False)
@@ -128,13 +169,14 @@ class Watched:
         observed_seconds: How many seconds after the start the profiler's windows covered.
         devices: For how many seconds after the start each device was idle, by its name.
         interval: The 95 % interval of the idle share of the busiest device, from 0 to 1.
-        findings: The lines that cost time, those that lost most of it first.
+        findings: The lines that took time: those first for which something can be done, and of
+            these the ones that lost most. The losses add up to the idle time of the busiest device.
         notes: Further facts: a switch of JAX, or a part of the run that was not seen.
         collective_seconds: For how many seconds the busiest device was in collective operators,
             such as an all-reduce, which end when all devices have reached them.
+        windows: How many windows of the profiler there were after the start.
+        unseen_seconds: For how many seconds after the start the devices were not seen.
     """
-
-    TOO_SHORT: ClassVar[float] = 2.0  # Seconds after the start below which nothing is judged.
 
     seconds: float = 0.0
     start_seconds: float = 0.0
@@ -145,6 +187,8 @@ class Watched:
     findings: list[Finding] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     collective_seconds: float = 0.0
+    windows: int = 0
+    unseen_seconds: float = 0.0
 
     @property
     def judged_seconds(self) -> float:
@@ -167,22 +211,48 @@ class Watched:
     def losses(self, over: float = 0.0) -> list[Finding]:
         """Return the findings whose whole interval lies above a share of the time.
 
+        Lines in a block of `waits_allowed`, and first compilations, are left out.
+
         Args:
             over: That share, from 0 to 1.
         """
         return [
             finding
             for finding in self.findings
-            if self.loss(finding) and finding.surely_lost / self.judged_seconds > over
+            if finding.lost and finding.surely_lost / self.judged_seconds > over
+            if not finding.allowed and finding.kind not in ("first compilation", "other")
         ]
 
     def advice(self, finding: Finding) -> str:
-        """Return the advice for a finding in a sentence, or that it loses nothing."""
-        if finding.kind in WAITS and self.loss(finding) <= SEEN:
+        """Return the advice for a finding, or that it loses nothing or was not seen."""
+        if finding.kind in WAITS and not finding.lost and not finding.unseen:
             return "Nothing is lost here: the device worked meanwhile."
-        if finding.kind == "compilation" and self.loss(finding) <= SEEN:
-            return "Nothing is lost after the start; during it, keep shapes and dtypes the same."
-        return _advice_and_link(finding)[0]
+        advice = _advice_and_link(finding)[0]
+        if finding.unseen > 0.5 * finding.seconds:
+            advice = f"What the devices did meanwhile was not seen. {advice}".strip()
+        return advice
+
+    def report(self, everything: bool = False) -> str:
+        """Return the report as text, with all findings or those that may have lost something."""
+        shown = self.findings if everything else self._shown()
+        lines = list(self._head())
+        for finding in shown:
+            code = f"  {finding.place.code}" if finding.place.code else ""
+            seen = finding.unseen < 0.5 * finding.seconds
+            loss = f"{self.loss(finding):6.1%} lost" if seen else "   not seen"
+            lines += ["", f"{loss}  {finding.place}{code}"]
+            lines += (f"{'':13}{line}" for line in self._details(finding))
+        if left_out := len(self.findings) - len(shown):
+            lines += [
+                "",
+                f"{plural(left_out, 'further line')} lost next to nothing (--all shows them; in "
+                "Python, report(everything=True)).",
+            ]
+        return "\n".join(lines)
+
+    def _shown(self) -> list[Finding]:
+        least = SEEN * self.judged_seconds
+        return [finding for finding in self.findings if max(finding.lost, finding.unseen) >= least]
 
     def to_json(self) -> str:
         """Return the report as JSON, with durations in seconds."""
@@ -221,11 +291,7 @@ class Watched:
             raise ValueError(f"This is not a report of watch: {error!r}.") from error
 
     def __repr__(self) -> str:
-        lines = list(self._head())
-        for finding in self.findings:
-            lines += ["", f"{self.loss(finding):6.1%} lost  {finding.place}  {finding.place.code}"]
-            lines += (f"{'':13}{line}" for line in self._details(finding))
-        return "\n".join(lines)
+        return self.report()
 
     def _head(self) -> Iterator[str]:
         after = ""
@@ -235,17 +301,21 @@ class Watched:
                 "compilations); the shares are of the rest"
             )
         yield f"Watched for {format_seconds(self.seconds)}{after}."
-        if self.observed_seconds:
+        if self.devices:
             low, high = self.interval
+            interval = (
+                f"{low:.0%} to {high:.0%}" if high - low < 1 else "too few windows to say more"
+            )
             idle = {name: s / self.judged_seconds for name, s in self.devices.items()}
             least = min(idle, key=idle.get)
             yield (
-                f"{least} had nothing to do for {idle.pop(least):.0%} of that ({low:.0%} to "
-                f"{high:.0%})" + "".join(f", {name} for {s:.0%}" for name, s in idle.items()) + "."
+                f"{least} had nothing to do for {idle.pop(least):.0%} of that ({interval})"
+                + "".join(f", {name} for {s:.0%}" for name, s in idle.items())
+                + "."
             )
         yield (
-            f"Sampled Python {self.looks} times, and the devices for "
-            f"{format_seconds(self.observed_seconds)}."
+            f"Sampled Python {plural(self.looks, 'time')}, and the devices in "
+            f"{plural(self.windows, 'window')}, {format_seconds(self.observed_seconds)} in all."
         )
         if any(map(self.loss, self.findings)):
             yield "Lost: the share of the time in which the device was idle while Python was there."
@@ -256,7 +326,9 @@ class Watched:
     def _details(self, finding: Finding) -> Iterator[str]:
         title = KINDS[finding.kind][0]
         yield f"{title}: {finding.operation}" if finding.kind in WAITS else title
-        thread = "" if finding.thread == "MainThread" else f", in {finding.thread}"
+        if finding.kind == "other":
+            return
+        thread = "" if finding.thread in ("", "MainThread") else f", in {finding.thread}"
         yield (
             f"Python was there for {self.share(finding):.1%} of the time "
             f"({format_seconds(finding.seconds)}, at least {plural(finding.times, 'time')}){thread}"
@@ -271,11 +343,12 @@ class Watched:
             called = sorted(finding.callers.items(), key=lambda item: -item[1])[:3]
             count = sum(finding.callers.values())
             several = [f"{at} ({n / count:.0%})" for at, n in called if n > 0.005 * count]
-            yield f"Called from {', '.join(several) if len(several) > 1 else called[0][0]}."
+            places = ", ".join(several) if len(several) > 1 else called[0][0]
+            yield f"{'It struck at' if finding.kind == 'collection' else 'Called from'} {places}."
 
     def _repr_html_(self) -> str:
         rows = []
-        for finding in self.findings:
+        for finding in self._shown():
             title, link = KINDS[finding.kind][0], _advice_and_link(finding)[1]
             where = str(finding.place).rsplit("/", 1)[-1]
             more = " ".join([*self._more(finding), self.advice(finding)])
@@ -295,6 +368,8 @@ class Watched:
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:
     """Return the advice for a finding, and the section of the book that explains why."""
+    if finding.kind == "compilation":
+        return ADVICE[finding.cause], KINDS[finding.kind][2]
     condition = _DECIDES.match(finding.place.code) if finding.kind == "value" else None
     whole = finding.operation == finding.place.code
     if condition and (whole or finding.operation in condition[1]):

@@ -11,11 +11,14 @@ device is idle in a window, the line of the thread that feeds the device is char
 
 So the losses of all lines add up to the idle time of the device. Shares refer to the time after the
 start, which ends with the first compilations. They carry an interval, since windows are a sample.
-Whether a thread waits or works is told from its stack (`_jax/stack.py`, `_ACTIVITIES`), and which
-line is charged in `attribution.py`.
+In time that no window stands for, the samples still show the lines, but nothing is lost there or
+not lost: the devices were not seen. Whether a thread waits or works is told from its stack
+(`_jax/stack.py`, `_ACTIVITIES`). `attribution.py` decides which line is charged, and `account.py`
+sums the charges.
 """
 
 import _thread
+import gc
 import os
 import signal
 import sys
@@ -24,8 +27,10 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
+from d2lpar._jax.reads import threads_that_may_wait
 from d2lpar._jax.stack import (
     CodePosition,
     StackSample,
@@ -35,10 +40,12 @@ from d2lpar._jax.stack import (
 )
 from d2lpar._jax.state import require_values
 from d2lpar._plain.errors import D2lparError, require_seconds
-from d2lpar._watch.attribution import Account
+from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
-from d2lpar._watch.windows import Sample, ThreadSample, Window, Windows
+from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, Windows
+
+_LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects are not kept.
 
 
 @contextmanager
@@ -78,6 +85,17 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         raise D2lparError("Watching ended early.") from watcher.error
 
 
+@dataclass
+class Unseen:
+    """Samples from time that no window stands for; all in seconds."""
+
+    reasons: Counter[str] = field(default_factory=Counter)  # Why no window could be opened.
+    # How long a thread was at each position, by its activity; and the names of the threads.
+    positions: Counter[tuple[CodePosition, str]] = field(default_factory=Counter)
+    names: dict[CodePosition, set[str]] = field(default_factory=lambda: defaultdict(set))
+    collecting: float = 0.0  # How long Python collected garbage, outside of windows.
+
+
 class Watcher:
     """Samples this program from a separate thread."""
 
@@ -97,8 +115,8 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        # Seconds outside of windows, by name of thread, position and activity.
-        self.between_windows: Counter[tuple[str, CodePosition, str]] = Counter()
+        # By the number of programs that had been compiled, since the start ends with one of them.
+        self.unseen: dict[int, Unseen] = defaultdict(Unseen)
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -108,6 +126,10 @@ class Watcher:
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
+        self._collections: list[tuple[float, float]] = []  # Since the last sample.
+        self._collecting_since: float | None = None
+        # Seconds of collections since the last window; the next one does not stand for them.
+        self._skipped = 0.0
         self._done = threading.Event()
         self._ended = threading.Event()
         self._ended.set()
@@ -139,7 +161,10 @@ class Watcher:
             self.windows.end()
             if self._outer is not None:
                 self._outer.resume()
-        self.report()
+        try:
+            self.report()
+        except Exception as error:  # The program must end as it ends unwatched.
+            self.error = self.error or error
 
     def pause(self) -> None:
         """End the sampling thread, and wait until the operating system has removed it."""
@@ -147,6 +172,8 @@ class Watcher:
             self._pauses += 1
             self._done.set()
         self._ended.wait()
+        with suppress(ValueError):
+            gc.callbacks.remove(self._note_collection)
         self.windows.close()
         # From Python 3.12 on, fork() warns while another thread exists.
         while os.path.exists(f"/proc/self/task/{self._native}"):
@@ -164,7 +191,10 @@ class Watcher:
     def _start_thread(self) -> None:
         self._done.clear()
         self._ended.clear()
-        self._last = {}  # The first sample must not be compared with one from before the pause.
+        # The first sample must not be compared with one from before the pause.
+        self._last, self._clocks = {}, (0.0, 0.0, 0.0)
+        # In front of JAX's own, in which other threads get a turn.
+        gc.callbacks.insert(0, self._note_collection)
         # Signals are left to the program's own threads. `_thread` keeps the new thread out of
         # `threading.enumerate`, where the program might count or join it.
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
@@ -176,7 +206,7 @@ class Watcher:
     def report(self) -> None:
         """Fill in the report up to now."""
         self.watched.seconds = time.perf_counter() - self.began
-        Account(self).fill(self.watched)
+        fill(self.watched, self)
 
     def _run(self) -> None:
         self._native = threading.get_native_id()
@@ -184,30 +214,30 @@ class Watcher:
             pause = self._interval
             while not self._done.wait(pause):
                 self._listen_to_jax()
-                if self.windows.is_due():
-                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
                 used = time.thread_time()
                 self._sample()
                 self._on_sample()
                 # Samples of many threads are slow; they may take a twentieth of the time at most.
                 pause = max(self._interval, 20 * (time.thread_time() - used))
+                if self.windows.is_due():
+                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
         except BaseException as error:  # `watch` raises it where the block ends.
             self.error, self._native = error, 0
         finally:
             self._ended.set()
 
     def _sample(self, window: Window | None = None) -> None:
-        now, process, python = time.perf_counter(), time.process_time(), time.thread_time()
-        before, process_before, python_before = self._clocks
-        seconds = max(now - before, 1e-9)
+        now, process, own = time.perf_counter(), time.process_time(), time.thread_time()
+        before, process_before, own_before = self._clocks
+        seconds, python = max(now - before, 1e-9), own - own_before
         named = {thread.ident: thread for thread in threading.enumerate()}
+        may_wait = threads_that_may_wait()
         first_half, second_half, last = {}, {}, {}
         for ident, frame in current_frames().items():
             if ident == self._ident:
                 continue
             thread = named.get(ident)
             used = processor_time(thread)
-            python += used or 0.0
             top = id(frame), frame.f_lasti
             old_top, old, old_used = self._last.get(ident, (None, None, None))
             spent = (used or 0.0) - (old_used or 0.0)
@@ -216,6 +246,7 @@ class Watcher:
             is_same = used and spent < 1e-5 and top == old_top
             stack = old if is_same else sample_stack(frame)
             last[ident] = top, stack, used
+            python += spent if old_used is not None else 0.0
             has_stayed = old and stack and old.position == stack.position
             if stack and not has_stayed:
                 self.times[stack.position] += 1
@@ -226,21 +257,55 @@ class Watcher:
             has_moved = stack is None or stack.fingerprint != old.fingerprint or spent > 2e-5
             used_cpu = has_moved if used is None else spent > 0.2 * seconds
             name = thread.name if thread else "a thread of XLA"
-            first_half[ident] = ThreadSample(name, old, has_moved, used_cpu)
+            flags = has_moved, used_cpu, ident in may_wait
+            first_half[ident] = ThreadSample(name, old, *flags)
             if stack:
-                second_half[ident] = ThreadSample(name, stack, has_moved, used_cpu)
+                second_half[ident] = ThreadSample(name, stack, *flags)
             self.callers[old.position].update(old.callers[:1])
-            if window is None:
-                self.between_windows[name, old.position, old.activity] += seconds
         self.watched.looks += 1
-        if window is not None and before:
-            native_cores = (process - process_before - python + python_before) / seconds
+        if since := self._collecting_since:
+            self._collecting_since = now
+            self._collections.append((since, now))
+        collections, self._collections = self._collections, []
+        if before and window is None:
+            self._note_unseen(now, before, first_half, collections)
+        elif before:
+            native_cores = (process - process_before - python) / seconds
             middle = now - seconds / 2
+            window.collections += collections
+            window.stands_for, self._skipped = window.stands_for - self._skipped, 0.0
             window.samples += [
                 Sample(before, middle, before, first_half, native_cores),
                 Sample(middle, now, now, second_half, native_cores),
             ]
-        self._last, self._clocks = last, (now, process, python)
+        self._last, self._clocks = last, (now, process, own)
+
+    def _note_unseen(
+        self, now: float, before: float, threads: dict[int, ThreadSample], collections: Spans
+    ) -> None:
+        since = self.windows.late_since()
+        late = 0.0 if since is None else now - max(before, since)
+        collected = sum(end - start for start, end in collections)
+        self._skipped += max(collected - late, 0.0)
+        if self.after and now < self.began + self.after:
+            return
+        unseen = self.unseen[len(self.compilations.done)]
+        unseen.collecting += collected
+        unseen.reasons["Python collected garbage"] += collected
+        late = max(late - collected, 0.0)
+        unseen.reasons[self.windows.obstacle() or "a call kept Python's lock"] += late
+        if not late:
+            return
+        # Several threads at one line count once.
+        for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
+            unseen.positions[stack.position, stack.activity] += late
+            unseen.names[stack.position].add(name)
+
+    def _note_collection(self, phase: str, info: dict[str, int]) -> None:
+        now, since = time.perf_counter(), self._collecting_since
+        self._collecting_since = now if phase == "start" else None
+        if phase == "stop" and since and now - since > _LONG_COLLECTION:
+            self._collections.append((since, now))
 
     def _listen_to_jax(self) -> None:
         # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks

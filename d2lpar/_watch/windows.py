@@ -55,6 +55,7 @@ class ThreadSample(NamedTuple):
     stack: StackSample
     has_moved: bool  # Its stack has changed, or it has used the CPU, since the sample before.
     used_cpu: bool  # It has used a core for a fifth of that time or more.
+    may_wait: bool = False  # It is in a block of `waits_allowed`.
 
 
 class Sample(NamedTuple):
@@ -81,6 +82,7 @@ class Events(NamedTuple):
     collectives: dict[str, Spans]  # The part of `busy` in operators that wait for other devices.
     calls: Spans  # When Python was in a call that dispatches.
     copies: Spans  # When Python copied to a device.
+    functions: list[tuple[str, float]]  # Each called function, and when the call began.
 
 
 @dataclass
@@ -94,10 +96,10 @@ class Recording:
     windows: "list[Window]" = field(default_factory=list)  # Those that are cut out of it.
 
     @functools.cached_property
-    def events(self) -> Events:
-        """The recorded events; none if the profiler missed the marker of its opening."""
+    def events(self) -> Events | None:
+        """The recorded events; None if the profiler missed the marker of its opening."""
         busy, collectives, operators, ends = (defaultdict(list) for _ in range(4))
-        calls, copies, opened = [], [], None
+        calls, copies, functions, opened = [], [], [], None
 
         def add(device: str, name: str, span: tuple[float, float]) -> None:
             busy[device].append(span)
@@ -111,6 +113,7 @@ class Recording:
                     add(device, name, _span(event))
                 elif name.startswith("PjitFunction"):
                     calls.append(_span(event))
+                    functions.append((name[13:-1], calls[-1][0]))
                 elif name.startswith("DevicePut"):
                     copies.append(_span(event))
                 elif name.startswith("end: "):
@@ -122,7 +125,7 @@ class Recording:
                     if ordinal is not None:
                         operators[name].append((*_span(event), f"CPU {ordinal}"))
         if opened is None:
-            return Events({}, {}, [], [])
+            return None
         closed = opened + self.over - self.began
         for name, spans in operators.items():
             for start, end, device in _with_ends(spans, ends[name], opened, closed):
@@ -132,7 +135,8 @@ class Recording:
             {device: merged(spans, offset) for device, spans in by_device.items()}
             for by_device in (busy, collectives)
         )
-        return Events(busy, collectives, merged(calls, offset), merged(copies, offset))
+        functions = sorted((name, began + offset) for name, began in functions)
+        return Events(busy, collectives, merged(calls, offset), merged(copies, offset), functions)
 
 
 @dataclass
@@ -143,17 +147,22 @@ class Window:
     over: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     recording: Recording | None = None  # May have begun earlier, and ended later.
+    stands_for: float = 0.0  # Seconds since the window before in which one could be opened.
+    length: float = 0.0  # The planned one, in seconds.
+    collections: Spans = field(default_factory=list)  # When Python collected garbage.
 
     @functools.cached_property
-    def events(self) -> Events:
+    def events(self) -> Events | None:
         """The part of the recording in this window; copies count as calls if nothing was called."""
-        recorded = self.recording.events
+        if (recorded := self.recording.events) is None:
+            return None
         calls, copies = self._within(recorded.calls), self._within(recorded.copies)
         busy, collectives = (
             {name: inside for name, spans in each.items() if (inside := self._within(spans))}
             for each in (recorded.busy, recorded.collectives)
         )
-        return Events(busy, collectives, calls or copies, copies)
+        functions = [(name, at) for name, at in recorded.functions if self.began < at < self.over]
+        return Events(busy, collectives, calls or copies, copies, functions)
 
     def _within(self, spans: Spans) -> Spans:
         return [
@@ -216,15 +225,25 @@ def overlap(spans: Spans, start: float, end: float) -> float:
 
 
 class Windows:
-    """Opens a window now and then: often at first, then ever more rarely."""
+    """Opens a window now and then: often at first, then ever more rarely.
+
+    A window stands for the time since the window before. While none can be opened, and while Python
+    collects garbage between two, the devices are not seen, and no window stands for that time::
+
+        due                 |           |  the program records  |
+        windows         [--]        [--]                        .   [--]
+        stands for      <----------><----------><-- not seen --><------>
+    """
 
     RARER_AFTER, LENGTH = 20, 0.05  # A number of windows; seconds.
+    LATE = 0.1  # Seconds that a window may be late.
 
     def __init__(self) -> None:
         self.closed: list[Window] = []  # Those whose recording has ended, in order.
         # The first window is shorter, since its cost is unknown.
-        self._length, self._due = self.LENGTH / 2, 0.0
-        self._began = time.perf_counter()
+        self._length = self.LENGTH / 2
+        self._began = self._last_over = self.due = time.perf_counter()
+        self._retry = 0.0
         self._window_lock = threading.Lock()
         self._program_records = threading.Event()
         self._recording: Recording | None = None
@@ -233,21 +252,27 @@ class Windows:
         self._closing_seconds = 0.0
         self._sessions = Sessions(self._make_way)
 
-    @property
-    def why_none(self) -> str:
-        """Why no window could be opened, in words."""
-        return self._sessions.why_none or "the program did not use JAX"
+    def obstacle(self) -> str:
+        """Return, in words, why no window can be opened now; "" if one can."""
+        if not state.has_started():
+            return "the program did not use JAX"
+        if self._program_records.is_set():
+            if state.is_recording():
+                return "the program recorded with JAX's profiler itself"
+            self._program_records.clear()
+        return self._sessions.why_none
 
     def is_due(self) -> bool:
         """Return whether it is time for a window, and the profiler is free."""
         now = time.perf_counter()
-        if now < self._due or not state.has_started():
-            return False
-        if self._program_records.is_set():
-            if state.is_recording():
-                return False
-            self._program_records.clear()
-        return True
+        return now >= max(self.due, self._retry) and self.obstacle() in (
+            "",
+            self._sessions.why_none,
+        )
+
+    def late_since(self) -> float | None:
+        """Return since when a window has been due; None if the next one is not late yet."""
+        return self.due if time.perf_counter() > self.due + self.LATE else None
 
     def record(
         self, take_sample: Callable[[Window], None], done: threading.Event, interval: float
@@ -256,7 +281,8 @@ class Windows:
         with self._window_lock:
             if not self._open_profiler():
                 return
-            window = Window(time.perf_counter(), recording=self._recording)
+            window = Window(time.perf_counter(), recording=self._recording, length=self._length)
+            until = self.due if window.began > self.due + self.LATE else window.began
             # A thread that computes in Python keeps the GIL for 5 ms, and samples would be rare.
             before = sys.getswitchinterval()
             shorter = min(before, 5e-4)
@@ -269,6 +295,7 @@ class Windows:
                     take_sample(window)
             finally:
                 window.over = time.perf_counter()
+                window.stands_for += until - self._last_over + window.over - window.began
                 if abs(sys.getswitchinterval() - shorter) < 1e-9:
                     sys.setswitchinterval(before)
                 window.recording.windows.append(window)
@@ -280,7 +307,7 @@ class Windows:
             # Closing may take a third of the time at first, and a twentieth later.
             times = 20 if len(self.closed) >= self.RARER_AFTER else 2
             pause = max(0.2, 0.05 * (window.over - self._began), times * self._closing_seconds)
-            self._due = window.over + pause
+            self._last_over, self.due = window.over, window.over + pause
 
     def _open_profiler(self) -> bool:
         """Open the profiler unless it is open already; return whether it is open now."""
@@ -289,7 +316,7 @@ class Windows:
         try:
             if self._recording is None:
                 if (session := self._sessions.open()) is None:
-                    self._due = time.perf_counter() + 1.0
+                    self._retry = time.perf_counter() + 1.0
                     return False
                 recording = Recording(session)
                 with sys.modules["jax"].profiler.TraceAnnotation(_OPENING_MARKER):

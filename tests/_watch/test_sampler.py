@@ -169,9 +169,9 @@ def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
     with watch() as watched:
         learner.start()
         learner.join()
-    found = watched.losses()[0]
-    assert (found.thread, found.place.code) == ("learner", "time.sleep(0.012)  # Reads.")
-    assert {f.thread for f in watched.losses()} == {"learner"}
+    losing = [finding for finding in watched.findings if watched.loss(finding)]
+    assert losing[0].place.code == "time.sleep(0.012)  # Reads."
+    assert {finding.thread for finding in losing} == {"learner"}
 
 
 # --- Whom it leaves alone -------------------------------------------------------------------------

@@ -1,0 +1,370 @@
+"""Sum the charges of all windows by line, and make the report of them.
+
+How it works. A window stands for the time since the window before (`windows.py`), so its charges
+are scaled up to that time. In time that no window stands for, the samples show the lines alone::
+
+    time         |  start  | seen                    | not seen |  seen     |
+    windows           [--]      [--]   [--]    [--]               [--]  [--]
+    a line                   seconds, and lost         seconds    seconds, and lost
+
+So the losses of all lines add up to the idle time of the device, as far as the device was seen.
+"""
+
+import math
+import resource
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import psutil
+
+from d2lpar._jax import state
+from d2lpar._jax.stack import CodePosition, Place
+from d2lpar._plain.format import format_seconds
+from d2lpar._watch.attribution import (
+    COLLECTOR,
+    KIND_OF,
+    Charge,
+    ChargedSample,
+    charge,
+    feeders,
+    kind_of,
+)
+from d2lpar._watch.recompilations import Compiled, find_again, why
+from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
+from d2lpar._watch.shares import mean_share
+from d2lpar._watch.windows import Sample, Window
+
+_OTHERS = Place("other lines", 0, "")
+_CHECKS = "each call waits for its results and checks them"
+_SWITCHES = {
+    "jax_debug_nans": _CHECKS,
+    "jax_debug_infs": _CHECKS,
+    "jax_disable_jit": "each operator is a separate call",
+}
+
+
+@dataclass
+class _Line:
+    """The sum of the charges of one line, and of the samples from time that was not seen."""
+
+    # Seconds by kind: of time that was seen, the part of it that was lost, and not seen.
+    kinds: Counter[str] = field(default_factory=Counter)
+    lost_as: Counter[str] = field(default_factory=Counter)
+    unseen: Counter[str] = field(default_factory=Counter)
+    lost: Counter[int] = field(default_factory=Counter)  # The lost share of each window.
+    allowed: float = 0.0  # The part of the lost seconds in a block of `waits_allowed`.
+    # How many samples found a thread at each position, and the names of the threads.
+    positions: Counter[CodePosition] = field(default_factory=Counter)
+    threads: set[str] = field(default_factory=set)
+    # Where other threads were while this line waited for another.
+    elsewhere: Counter[Place] = field(default_factory=Counter)
+
+    def add(self, window: int, charge: Charge, scale: float, weight: float) -> None:
+        """Add a charge of a window that stands for `weight` seconds."""
+        self.kinds[charge.kind] += charge.seconds * scale
+        self.lost_as[charge.kind] += charge.lost * scale
+        self.lost[window] += charge.lost * scale / weight
+        self.allowed += charge.lost * scale * charge.may_wait
+        self.positions.update([charge.position] if charge.position else ())
+        self.threads.add(charge.thread)
+        self.elsewhere.update(charge.elsewhere)
+
+
+class _Totals:
+    """The sums of the charges of all windows, by line and by device."""
+
+    def __init__(self, devices: list[str]) -> None:
+        self.lines: dict[Place, _Line] = defaultdict(_Line)
+        # For each device, the idle share of each window.
+        self.idle: dict[str, Counter[int]] = {device: Counter() for device in devices}
+        self.observed = self.inferred = self.collective = 0.0  # Seconds.
+        self.reasons: Counter[str] = Counter()  # Why the devices were not seen, in seconds.
+
+    def add(self, window: int, samples: list[ChargedSample], weight: float) -> None:
+        """Add a window, which stands for `weight` seconds.
+
+        A window stands for no collections but its own, so these are not scaled up.
+        """
+        collecting = sum(
+            each.seconds
+            for sample in samples
+            for each in sample.charges[:1]
+            if each.kind == "collection"
+        )
+        whole = sum(sample.seconds for sample in samples)
+        scale = (weight - collecting) / max(whole - collecting, 1e-9)
+        self.observed += whole
+        first = next(iter(self.idle))
+        for sample in samples:
+            for device, seconds in sample.idle.items():
+                self.idle[device][window] += seconds / whole if device != first else 0.0
+            self.inferred += sample.inferred * scale
+            self.collective += sample.collective * scale
+            for each in sample.charges:
+                own = 1.0 if each.kind == "collection" else scale
+                self.idle[first][window] += each.lost * own / weight
+                self.lines[each.place].add(window, each, own, weight)
+
+    def add_unseen(self, unseen: Any) -> None:
+        """Add the samples from time that no window stands for."""
+        self.reasons.update(unseen.reasons)
+        self.lines[COLLECTOR].unseen["collection"] += unseen.collecting
+        for (position, activity), seconds in unseen.positions.items():
+            line = self.lines[position.place]
+            line.unseen[KIND_OF.get(activity, "unseen")] += seconds
+            line.positions[position] += 1
+            line.threads |= unseen.names[position]
+
+
+def fill(watched: Watched, watcher: Any) -> None:
+    """Fill in the report of a watcher."""
+    programs = list(watcher.compilations.done)
+    find_again(programs)
+    began, now = watcher.began, watcher.began + watched.seconds
+    windows = [window for window in list(watcher.windows.closed) if window.events]
+    missed = sum(len(window.events.calls) for window in windows) > 20 and not any(
+        window.events.busy for window in windows
+    )
+    if watcher.after is None:
+        start, count = _end_of_start(programs, windows, began)
+    else:
+        start, count = min(began + watcher.after, now), 0
+    watched.start_seconds = start - began
+    windows = [
+        window
+        for window in windows
+        # The program, or its profiler, may have cut a window short.
+        if window.over > start and window.over - window.began > 0.5 * window.length and not missed
+    ]
+    weights = _weights(windows, start, min(now, watcher.windows.due))
+
+    work: Counter[str] = Counter()
+    for window in windows:
+        for device, spans in window.events.busy.items():
+            work[device] += sum(last - first for first, last in spans)
+    # The busiest device comes first. Lines are charged with its idle time.
+    totals = _Totals([device for device, _ in work.most_common()] or ["The device"])
+    devices = list(totals.idle)
+    for n, (window, feeder) in enumerate(zip(windows, feeders(windows, programs), strict=True)):
+        samples = list(_cut(window, start))
+        charged = list(charge(window, samples, devices, feeder, programs))
+        totals.add(n, charged, weights[n])
+    for compiled, unseen in watcher.unseen.items():
+        if compiled >= count:
+            totals.add_unseen(unseen)
+    if missed:
+        totals.reasons = Counter(["JAX's profiler recorded nothing of them"])
+
+    seen, after = sum(weights), watched.judged_seconds
+    watched.windows, watched.unseen_seconds = len(windows), max(after - seen, 0.0)
+    watched.observed_seconds, watched.collective_seconds = totals.observed, totals.collective
+    watched.devices, watched.interval = {}, (0.0, 1.0)
+    for device in devices if windows else ():
+        share, low, high = _mean(totals.idle[device], weights)
+        watched.devices[device] = share * seen
+        if device == devices[0]:
+            watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
+    watched.findings = list(_findings(watched, watcher, totals, weights, programs, start))
+    watched.findings.sort(key=lambda f: (_acts(f, after), f.lost + f.unseen), reverse=True)
+    watched.notes = list(_notes(watched, totals))
+
+
+def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, float]:
+    return mean_share([shares[n] for n in range(len(weights))], weights)
+
+
+def _end_of_start(
+    programs: list[Compiled], windows: list[Window], began: float
+) -> tuple[float, int]:
+    """Return when the start ended, and how many programs were compiled until then.
+
+    The start ends with the last of the first compilations that follow each other closely; at the
+    latest when something is repeated: a compilation, or calls of a function of the user.
+    """
+    events = [window.events for window in windows]
+    spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
+    ran = min((each[0][0] for each in spans), default=math.inf)
+    repeated = min((_repetition(each.functions, programs) for each in events), default=math.inf)
+    # Count compilations before the first call, and those that follow soon after.
+    soon = max(ran, began + 0.5) + 0.05
+    end, count = began, 0
+    for program in programs:
+        if program.again or program.began > min(soon, repeated):
+            break
+        end, count = max(end, program.over), count + 1
+        soon = program.over + max(0.5, 0.5 * (program.over - programs[0].began))
+    return end, count
+
+
+def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> float:
+    """Return when one function of the user was called for the third time in a window."""
+    names = {program.name for program in programs if not program.of_library}
+    times: Counter[str] = Counter()
+    for name, at in sorted(calls, key=lambda call: call[1]):
+        times[name] += not names.isdisjoint((name, f"jit({name})"))
+        if times[name] == 3:
+            return at
+    return math.inf
+
+
+def _weights(windows: list[Window], start: float, until: float) -> list[float]:
+    """Return for how many seconds after the start, up to a time, each window counts.
+
+    A window that a call has kept open, since the call held Python's lock, counts more: the sampling
+    thread cannot begin a window during such a call.
+    """
+    if not windows:
+        return []
+    stands_for = [min(window.stands_for, window.over - start) for window in windows]
+    weights = [
+        seconds * (window.over - max(window.began, start)) / window.length
+        for window, seconds in zip(windows, stands_for, strict=True)
+    ]
+    seen = sum(stands_for) + max(until - windows[-1].over, 0.0)
+    return [weight * seen / sum(weights) for weight in weights]
+
+
+def _cut(window: Window, start: float) -> Iterator[Sample]:
+    """Yield the samples of a window, cut to the window and to the time after the start."""
+    first = max(window.began, start)
+    for sample in window.samples:
+        begin, end = max(sample.start, first), min(sample.end, window.over)
+        if end > begin:
+            yield sample._replace(start=begin, end=end)
+
+
+# --- Findings -------------------------------------------------------------------------------------
+
+
+def _findings(
+    watched: Watched,
+    watcher: Any,
+    totals: _Totals,
+    weights: list[float],
+    programs: list[Compiled],
+    start: float,
+) -> Iterator[Finding]:
+    """Yield a finding for each line that took time, and one for what all others have lost."""
+    compiled = defaultdict(list)
+    for program in programs:
+        compiled[program.callers[0].place].append(program)
+    rest = watched.idle_seconds
+    for place in {*totals.lines, *compiled}:
+        line = totals.lines[place]
+        share, low, _ = _mean(line.lost, weights)
+        lost = share * sum(weights)
+        finding = _finding(place, line, lost, compiled[place], start, watched.judged_seconds)
+        if finding:
+            finding.surely_lost = low * sum(weights)
+            positions = line.positions or Counter(each.callers[0] for each in compiled[place])
+            _add_positions(finding, positions, watcher)
+            rest -= lost
+            yield finding
+    if rest > 1e-9:
+        yield Finding("other", _OTHERS, "", "", rest, 1, rest)
+
+
+def _finding(
+    place: Place, line: _Line, lost: float, compiled: list[Compiled], start: float, after: float
+) -> Finding | None:
+    """Return the finding of a line; None if it took too little time, or lost nothing by working."""
+    least = SEEN * after
+    took, programs = _compilations(compiled, start)
+    seen, unseen = sum(line.kinds.values()), sum(line.unseen.values())
+    seconds = min(max(seen + unseen, took), after)
+    kind = _kind(line, lost, seen, unseen, least)
+    if took > 0.5 * seconds:
+        kind = kind_of(programs[-1])
+    if seconds < least or (
+        max(lost, unseen) < least and kind in ("device idle", "dispatch", "host wait", "outside")
+    ):
+        return None
+    threads = line.threads - {""}
+    thread = "".join(threads) if len(threads) < 2 else f"{len(threads)} threads"
+    finding = Finding(kind, place, "", thread, seconds, 0, lost, unseen=unseen)
+    finding.allowed = line.allowed > 0.5 * lost
+    if took >= least:
+        because = ""
+        if programs[-1].again:
+            finding.cause, because = why(compiled)
+        finding.detail = f"{because} That took {format_seconds(took)}.".strip()
+        finding.times = len(programs)
+    elif kind == "host wait":
+        for other, _ in line.elsewhere.most_common(1):
+            finding.detail = f"Meanwhile another thread was at {other}  {other.code}"
+    return finding
+
+
+def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) -> str:
+    """Return the kind that cost most at a line."""
+    # Count unknown calls as dispatch if clear dispatch samples of this line are at least a tenth.
+    sure = line.kinds["dispatch"] > 0.1 * line.kinds["call"]
+    for kinds in (line.kinds, line.lost_as):
+        kinds["dispatch" if sure else "device idle"] += kinds.pop("call", 0.0)
+    kinds = line.unseen if unseen > seen else line.kinds
+    # Name the kind that caused the idleness, if over half of the line's time was idle.
+    costs = line.lost_as if lost > 0.5 * seen else kinds
+    kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
+    if kind == "queue" and lost >= least:  # In a call while the device was idle.
+        kind = max(line.lost_as, key=line.lost_as.get)
+    return kind
+
+
+def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
+    """Return how long a line compiled again after the start, or else compiled; and the programs."""
+    new = [program for program in compiled if program.over > start]
+    programs = [program for program in new if program.again] or new
+    return sum(program.over - max(program.began, start) for program in programs), programs
+
+
+def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
+    """Add what was evaluated at the line, how often a thread came there, and from where."""
+    callers: Counter[str] = Counter()
+    if finding.kind == "collection":
+        for position, times in positions.items():
+            callers[str(position.place)] += times
+        finding.times, finding.callers = max(callers.total(), 1), dict(callers)
+        return
+    finding.operation = max(positions, key=positions.get).operation if positions else ""
+    finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
+    for position in positions:
+        for caller, times in watcher.callers[position].items():
+            if caller.place != finding.place:  # A comprehension's caller is on the same line.
+                callers[str(caller.place)] += times
+    finding.callers = dict(callers)
+
+
+def _acts(finding: Finding, after: float) -> bool:
+    """Return whether there is something to do about a line that may have lost time."""
+    least = SEEN * after
+    return finding.kind not in WITHOUT_ACTION and finding.lost + finding.unseen >= least
+
+
+def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
+    config = getattr(sys.modules.get("jax"), "config", None)
+    for switch, words in _SWITCHES.items():
+        if getattr(config, switch, False):
+            yield f"{switch} is on: {words}."
+    if state.dispatches_synchronously():
+        yield (
+            "jax_cpu_enable_async_dispatch is off: a call computes before it returns. Switch it "
+            "on, unless you know why it is off."
+        )
+    if len(totals.idle) > 1 and totals.inferred > 0.1 * watched.judged_seconds:
+        yield (
+            f"Operators longer than a window were attributed to {next(iter(totals.idle))}; the "
+            "device that they ran on was not seen."
+        )
+    if watched.unseen_seconds >= SEEN * watched.judged_seconds:
+        reasons = totals.reasons
+        reason = max(reasons, key=reasons.get, default="watching was paused, or had just begun")
+        share = watched.unseen_seconds / watched.judged_seconds
+        yield f"For {share:.0%} of that, it is unknown what the devices did: {reason}."
+        children = resource.getrusage(resource.RUSAGE_CHILDREN)
+        if not watched.windows and (
+            children.ru_utime + children.ru_stime > 0.1 or psutil.Process().children()
+        ):
+            yield "Child processes have computed. They are not watched; watch them by themselves."
