@@ -33,8 +33,11 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
+from d2lpar._jax.reads import READ_ATTRIBUTES
+
 # Names of functions that read values of an array, as they appear on the stack or in a call.
-_READS = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
+_READS = {"item", "tolist", "tobytes", "__array__", "device_get", "concrete_or_error"}
+_READS |= {*READ_ATTRIBUTES}
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
 # Functions that wait for a device, and functions that wait for anything else. A method called `get`
 # or `result` counts as waiting, as its class is unknown.

@@ -84,13 +84,20 @@ def test_whoever_waits_for_something_else_does_not_wait_for_the_device(other):
     assert found_in(other, *WAITS, "queue", attempts=1) == set()
 
 
-def test_numpy_reads_an_array_where_nothing_is_called():
+def test_an_array_is_read_through_the_buffer_protocol_and_by_dlpack():
     filled = np.zeros(work().matrix.shape, np.float32)
 
     def fill(y, s, i):
         filled[:] = y
 
-    assert found_in(fill, *WAITS) == {"filled[:] = y"}
+    def view(y, s, i):
+        memoryview(y)
+
+    def share(y, s, i):
+        np.from_dlpack(y)
+
+    lines = {fill: "filled[:] = y", view: "memoryview(y)", share: "np.from_dlpack(y)"}
+    assert {read: found_in(read, "value") for read in lines} == {r: {c} for r, c in lines.items()}
 
 
 def test_a_barrier_is_told_from_a_value():
