@@ -5,6 +5,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from d2lpar._plain.errors import D2lparError, require_posix
+
 
 def main() -> None:
     """Run the command that is in `sys.argv`."""
@@ -18,6 +20,11 @@ def _run(options: argparse.Namespace) -> int | str | None:
     The module of a subcommand is imported here and not above: `--help` then takes no time, and a
     script can set the variables that JAX reads at import.
     """
+    if options.command:
+        try:
+            require_posix(f"d2lpar {options.command}")
+        except D2lparError as error:
+            return str(error)
     match options.command:
         case "watch":
             from d2lpar._watch.command import watch

@@ -5,6 +5,7 @@ of Python. The classes below are for failures that a program may want to handle 
 """
 
 import importlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -81,6 +82,14 @@ def require_seconds(name: str, value: object) -> None:
     """Refuse `value` unless it is a positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
+
+
+def require_posix(name: str) -> None:
+    """Refuse Windows, where processes have no `fork`, and threads no mask of signals."""
+    if not hasattr(os, "fork"):
+        raise D2lparError(
+            f"{name} needs Linux or macOS; on Windows, use its Subsystem for Linux (WSL)."
+        )
 
 
 def require_function(name: str, function: object) -> None:

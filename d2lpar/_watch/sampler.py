@@ -39,7 +39,7 @@ from d2lpar._jax.stack import (
     sample_stack,
 )
 from d2lpar._jax.state import require_values
-from d2lpar._plain.errors import D2lparError, require_seconds
+from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
@@ -63,7 +63,8 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         The report, filled in when the block ends, also by an error.
 
     Raises:
-        D2lparError: If the program is being watched already, JAX traces, or watching failed.
+        D2lparError: If the program is being watched already, JAX traces, watching failed, or this
+            is Windows.
         ValueError: If `interval` is no positive number of seconds.
 
     Example:
@@ -73,6 +74,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         >>> found.seconds > 0
         True
     """
+    require_posix("watch()")
     require_seconds("interval", interval)
     require_values("watch()")
     watcher = Watcher(interval)
@@ -325,11 +327,12 @@ def _leave_to_parent() -> None:
 
 
 # A forked child would inherit an unfinished window, and Python 3.12 warns about the thread.
-os.register_at_fork(
-    before=lambda: Watcher._running and Watcher._running.pause(),
-    after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
-    after_in_child=_leave_to_parent,
-)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(
+        before=lambda: Watcher._running and Watcher._running.pause(),
+        after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
+        after_in_child=_leave_to_parent,
+    )
 
 
 def _note(event: str, seconds: float, **details: Any) -> None:
