@@ -55,6 +55,7 @@ from d2lpar._plain.errors import (
     require_seconds,
 )
 from d2lpar._plain.format import exit_status, format_seconds, plural
+from d2lpar._plain.script import PYTHON
 from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis, process_list
 
 GRACE = 5.0
@@ -367,7 +368,7 @@ class _Worker:
         shared = SharedState()
         descriptors = workers_end.fileno(), shared.file.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar._processes.worker", *map(str, descriptors)],
+            [*PYTHON, "-m", "d2lpar._processes.worker", *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
