@@ -283,7 +283,8 @@ def _finding(
     ):
         return None
     threads = line.threads - {""}
-    thread = "".join(threads) if len(threads) < 2 else f"{len(threads)} threads"
+    count = max(len(threads), len({program.thread_number for program in programs}))
+    thread = "".join(threads) if count < 2 else f"{count} threads"
     finding = Finding(kind, place, "", thread, seconds, 0, lost, unseen=unseen)
     finding.allowed = line.allowed > 0.5 * lost
     if took >= least:

@@ -13,6 +13,7 @@ from d2lpar._watch.recompilations import ADVICE
 _BOOK = "https://d2lpar.github.io/d2lpar/book"
 _CHAPTER = f"{_BOOK}/asynchronous-computation.html"
 _RECIPES = f"{_BOOK}/in-your-own-code.html"
+_PREFETCH = f"{_RECIPES}#a-value-that-decides-what-comes-next"
 
 KINDS = {
     "value": (
@@ -34,24 +35,24 @@ KINDS = {
         "keeps the device idle",
         "Do this ahead of time, in a thread; or do not wait for the device in each iteration, so "
         "that it has work meanwhile.",
-        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+        _PREFETCH,
     ),
     "input": (
         "waits for input: a file, a pipe, or the network",
         "Read ahead of time, in a thread. If this waits for requests, nothing is wrong: "
         "`with d2lpar.waits_allowed():` around it excepts the line from --fail-over.",
-        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+        _PREFETCH,
     ),
     "host wait": (
         "waits for another thread or process",
         "Make that one faster, or start its work earlier.",
-        f"{_RECIPES}#a-value-that-decides-what-comes-next",
+        _PREFETCH,
     ),
     "collection": (
         "Python collects garbage, which stops all threads",
         "Call gc.freeze() after the start, and gc.disable(); and gc.collect() by hand, between "
         "steps, where a pause costs least.",
-        f"{_RECIPES}#a-loop-that-stops-now-and-then",
+        f"{_RECIPES}#which-line-is-it",
     ),
     "dispatch": (
         "prepares and dispatches",
@@ -102,13 +103,37 @@ KINDS = {
 }
 """For each kind of finding: the words for it, the advice, and the section that explains why."""
 
-# Only the condition is matched. The body after the colon runs when the decision has been made.
-_DECIDES = re.compile(r"(?:(?:el)?if|while|assert)\b(.*?)(?::(?:\s|$)|$)")
-_DECISION = (
-    "The value decides what comes next. Read the next batch before this line waits; or keep the "
-    "array, and decide a few steps later.",
-    f"{_RECIPES}#a-value-that-decides-what-comes-next",
-)
+_WORKS = {"device idle", "dispatch", "slow dispatch", "host wait", "input", "queue"}
+# Advice for lines whose code tells more than their activity: the kinds that it is for, a pattern,
+# the advice, and the section. The pattern is matched with the code up to a colon: the body after it
+# runs when the decision has been made.
+_BY_CODE = [
+    (
+        {"value"},
+        r"(?:(?:el)?if|while|assert)\b(.*)",
+        "The value decides what comes next. Read the next batch before this line waits; or keep "
+        "the array, and decide a few steps later.",
+        _PREFETCH,
+    ),
+    (
+        {"value", *_WORKS},
+        r".*\b\w*(?:save|dump|checkpoint)\w*\(",
+        "Copy the state to the host, and write it in a thread, beside the next steps.",
+        f"{_RECIPES}#a-checkpoint",
+    ),
+    (
+        _WORKS,
+        r".*\b(?:device_put\w*|make_array_from_\w+)\(",
+        "Copy the next batch to the devices while they work on this one.",
+        _PREFETCH,
+    ),
+    (
+        _WORKS,
+        r"(?:async )?for\b|.*\bnext\(",
+        "The loop waits for its reader: read the next batches in a thread meanwhile.",
+        _PREFETCH,
+    ),
+]
 
 WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
 """The kinds of findings for which there is nothing to do."""
@@ -130,7 +155,7 @@ class Finding:
         kind: The costliest activity there, such as `"value"`, `"barrier"` or `"device idle"`.
         place: The source line: its `file`, `line` and `code`.
         operation: The source of the expression that Python evaluated.
-        thread: The name of the thread.
+        thread: The name of the thread; of several, how many samples have seen.
         seconds: How long Python was there, after the start.
         times: How often a sample saw Python come there, a lower bound; of a line that compiles, how
             many programs.
@@ -370,8 +395,11 @@ def _advice_and_link(finding: Finding) -> tuple[str, str]:
     """Return the advice for a finding, and the section of the book that explains why."""
     if finding.kind == "compilation":
         return ADVICE[finding.cause], KINDS[finding.kind][2]
-    condition = _DECIDES.match(finding.place.code) if finding.kind == "value" else None
-    whole = finding.operation == finding.place.code
-    if condition and (whole or finding.operation in condition[1]):
-        return _DECISION
+    code = re.split(r":(?:\s|$)", finding.place.code)[0]
+    for kinds, pattern, advice, link in _BY_CODE:
+        if finding.kind in kinds and (match := re.match(pattern, code)):
+            # Another part of the condition, or the line's body, may be what waits.
+            is_whole = finding.operation == finding.place.code
+            if is_whole or not match.groups() or finding.operation in match[1]:
+                return advice, link
     return KINDS[finding.kind][1:]

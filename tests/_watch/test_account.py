@@ -10,7 +10,10 @@ import pytest
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch.account import fill
 from d2lpar._watch.attribution import COLLECTOR, OUTSIDE
+from d2lpar._watch.recompilations import Compiled
 from d2lpar._watch.report import Watched
+from d2lpar._watch.sampler import Unseen
+from d2lpar._watch.shares import FEWEST
 from d2lpar._watch.windows import Events, Sample, ThreadSample, Window, merged
 
 NAMES = "MainThread", "logger"
@@ -19,7 +22,10 @@ TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
 
 
 @pytest.fixture(autouse=True)
-def _source():
+def _source(monkeypatch):
+    # The programs of these tests say themselves whether they are compiled again.
+    monkeypatch.setattr("d2lpar._watch.account.find_again", lambda programs: None)
+    monkeypatch.setattr("d2lpar._watch.account.why", lambda programs: ("shape", "Another shape."))
     linecache.cache["/home/me/train.py"] = (len(SOURCE), None, SOURCE.splitlines(True), "")
 
 
@@ -31,15 +37,17 @@ def at(line, activity):
     return StackSample((0, 0, 0), position, position, (), activity)
 
 
-def window(*threads, busy, moves=None, collections=()):
+def window(*threads, busy, moves=None, may_wait=False, collections=(), functions=()):
     """Return a window: the stacks of each thread, every hundredth of a second, and busy spans."""
-    return threads, busy, moves, collections
+    return SimpleNamespace(**locals())
 
 
-def account(*windows, after=0.0, collectives=(), unseen=None, seconds=None, programs=()):
+def account(
+    *windows, after=0.0, collectives=(), unseen=None, seconds=None, programs=(), planned=None
+):
     """Return the report on windows, one a second, whose losses add up to the idle time."""
     closed = []
-    for second, (threads, busy, moves, collections) in enumerate(windows):
+    for second, given in enumerate(windows):
         samples = [
             Sample(
                 start := second + n / 100,
@@ -47,24 +55,29 @@ def account(*windows, after=0.0, collectives=(), unseen=None, seconds=None, prog
                 start,
                 {
                     threading.main_thread().ident + i: ThreadSample(
-                        NAMES[i], stack, NAMES[i] == moves, stack.activity in ("jax", "python")
+                        NAMES[i],
+                        stack,
+                        NAMES[i] == given.moves,
+                        stack.activity in ("jax", "python"),
+                        given.may_wait,
                     )
                     for i, stack in enumerate(stacks)
                     if stack
                 },
                 0.0,
             )
-            for n, stacks in enumerate(zip(*threads, strict=True))
+            for n, stacks in enumerate(zip(*given.threads, strict=True))
         ]
         over = samples[-1].end
-        collections = merged(collections, second)
-        closed.append(Window(second, over, samples, None, 1.0, over - second, collections))
+        length = planned or over - second
+        collections = merged(given.collections, second)
+        closed.append(Window(second, over, samples, None, 1.0, length, collections))
         closed[-1].events = Events(
-            {name: merged(spans, second) for name, spans in busy.items()},
+            {name: merged(spans, second) for name, spans in given.busy.items()},
             {"CPU 0": merged(collectives, second)},
             [(second, second + 1e-5)],
             [],
-            [],
+            [*given.functions],
         )
     watched = Watched(seconds=seconds or len(windows))
     watcher = SimpleNamespace(
@@ -128,14 +141,11 @@ def test_a_window_in_which_no_call_was_seen_does_not_say_who_calls():
     assert {f.thread for f in account(*windows).losses(-1)} == {"MainThread"}
 
 
-def test_threads_at_one_line_are_told_apart_and_those_that_lose_most_come_first():
+def test_threads_at_one_line_are_one_finding_that_counts_them():
     threads = [READ] * 3 + [STEP] + [LOG] * 6, [None] * 3 + [LOG] * 7
     watched = account(window(*threads, busy={"CPU 0": [(0.03, 0.1)]}))
-    assert [(f.thread, f.place.code) for f in watched.findings if f.place.code != "step()"] == [
-        ("MainThread", "read()"),
-        ("logger", "log()"),
-        ("MainThread", "log()"),
-    ]
+    (found,) = [f for f in watched.findings if f.place.code == "log()"]
+    assert (found.thread, watched.share(found)) == ("2 threads", pytest.approx(0.7))
 
 
 def test_each_device_is_idle_by_itself():
@@ -171,10 +181,132 @@ def test_shares_are_of_what_comes_after_the_start():
     assert watched.idle_seconds == 0.0
 
 
-def test_one_window_says_little_and_many_that_agree_say_much():
+def test_few_windows_say_little_and_many_that_agree_say_much():
     half = window([READ] * 5 + [STEP] * 5, busy={"CPU 0": [(0.05, 0.1)]})
-    assert account(half).losses(0.05) == []
+    few = account(*[half] * (FEWEST - 1))
+    assert few.losses() == []
+    assert "too few windows to say more" in str(few)
     many = account(*[half] * 20)
     assert len(many.losses(0.05)) == 1
     low, high = many.interval
     assert 0.4 < low < 0.5 < high < 0.6
+
+
+def program(began, over, thread=None, line="step()", name="step", again=False):
+    """Return a program that a thread, the main one unless said otherwise, compiled at a line."""
+    thread = thread or threading.main_thread().ident
+    callers = (at(line, "jax").position,)
+    compiled = Compiled(name, thread, thread, began, over, over - began, True, callers)
+    compiled.again = again
+    return compiled
+
+
+def test_a_device_that_works_while_python_compiles_loses_nothing_by_it():
+    lower = window([STEP] * 10, busy={"CPU 0": [(0.0, 0.1)]})
+    watched = account(lower, lower, programs=[program(0, 0.1), program(1, 1.1, again=True)])
+    (found,) = watched.findings
+    assert (found.kind, found.lost) == ("compilation", 0.0)
+    assert found.times == 1  # The first of the two is no repetition.
+
+
+def test_another_thread_that_compiles_meanwhile_loses_nothing():
+    prepare = threading.main_thread().ident + 1
+    threads = [STEP] + [WAIT] * 9, [at("log()", "compiles")] * 10
+    programs = [program(n, n + 0.1, prepare, "log()") for n in range(2)]
+    one = window(*threads, busy={"CPU 0": [(0.0, 0.09)]})
+    lost = {f.place.code: f.lost for f in account(one, one, programs=programs).findings}
+    assert lost["log()"] == 0.0
+    assert sum(lost.values()) == pytest.approx(0.2)
+
+
+def test_what_is_compiled_goes_to_the_line_that_called_it_and_the_inner_of_two_programs_counts():
+    outer, inner = program(0.0, 0.1), program(0.02, 0.05, line="log()")
+    watched = account(window([READ] * 10, busy={}), programs=[inner, outer])
+    lost = {f.place.code: watched.loss(f) for f in watched.findings}
+    assert lost == {"step()": pytest.approx(0.7), "log()": pytest.approx(0.3)}
+
+
+def test_a_collection_of_garbage_is_charged_to_the_collector_and_said_where_it_struck():
+    collecting = window(
+        [STEP] * 5 + [READ] * 5, busy={"CPU 0": [(0.0, 0.06)]}, collections=[(0.04, 0.1)]
+    )
+    watched = account(*[collecting] * 2)
+    (found,) = [f for f in watched.findings if f.place == COLLECTOR]
+    assert found.kind == "collection"
+    assert found.seconds == pytest.approx(0.12)  # A window stands for no collections but its own.
+    assert found.lost == pytest.approx(0.08)
+    assert "It struck at /home/me/train.py:1 (" in str(watched)
+
+
+def test_idle_time_without_a_thread_in_the_user_s_code_is_told_as_such():
+    watched = account(window([None] * 10, [None] * 10, busy={}))
+    assert [(f.place, f.lost) for f in watched.findings] == [(OUTSIDE, pytest.approx(1.0))]
+
+
+def test_a_call_in_which_the_device_was_idle_does_not_say_that_it_worked():
+    calls = at("step()", "call")
+    watched = account(window([calls] * 6 + [STEP] * 4, busy={"CPU 0": [(0.0, 0.06)]}))
+    assert [(f.kind, f.place.code) for f in watched.findings] == [("dispatch", "step()")]
+
+
+def test_lines_that_take_too_little_time_are_summed():
+    source = "\n".join(f"f{n}()" for n in range(300))
+    linecache.cache["/home/me/many.py"] = (len(source), None, source.splitlines(True), "")
+    code = compile(source, "/home/me/many.py", "exec")
+    calls = [i for i in dis.get_instructions(code) if i.opname.startswith("CALL")]
+    positions = {p.place.line: p for p in (CodePosition(code, i.offset) for i in calls)}
+    stacks = [StackSample((0, 0, 0), p, p, (), "python") for p in positions.values()]
+    (other,) = account(window(stacks, busy={})).findings
+    assert (other.kind, other.lost) == ("other", pytest.approx(1.0))
+
+
+def unseen(seconds, **reasons):
+    """Return samples from time that no window stands for: at `wait()`, and at `read()`."""
+    positions = {(s.position, s.activity): seconds / 2 for s in (WAIT, READ)}
+    names = defaultdict(set, {s.position: {"MainThread"} for s in (WAIT, READ)})
+    return Unseen(Counter(reasons), Counter(positions), names)
+
+
+def test_what_nobody_saw_is_told_as_such_and_loses_nothing():
+    watched = account(seconds=2.0, unseen=unseen(2.0, profiler=2.0))
+    assert (watched.devices, watched.unseen_seconds, watched.losses(-1)) == ({}, 2.0, [])
+    assert {(f.kind, f.place.code, f.unseen) for f in watched.findings} == {
+        ("value", "wait()", 1.0),
+        ("unseen", "read()", 1.0),
+    }
+    assert "For 100% of that, it is unknown what the devices did: profiler." in str(watched)
+    assert "not seen  /home/me/train.py:3  wait()" in str(watched)
+    for words in ("Nothing is lost", "keeps the device idle", "worked meanwhile"):
+        assert words not in watched.report(everything=True)
+
+
+def test_time_that_was_not_seen_is_not_spread_over_the_lines_that_were():
+    idle = window([READ] * 10, busy={})
+    watched = account(*[idle] * 6, seconds=12.0, unseen=unseen(6.0))
+    assert watched.idle_seconds == pytest.approx(6.0)
+    low, high = watched.interval
+    assert low < 0.5
+    assert high == pytest.approx(1.0)  # The device may have been idle all along.
+
+
+def test_a_window_that_was_cut_short_stands_for_nothing():
+    watched = account(window([READ] * 10, busy={}), seconds=1.0, planned=0.5)
+    assert (watched.devices, watched.unseen_seconds) == ({}, 1.0)
+
+
+def test_a_line_in_a_block_of_waits_allowed_is_named_and_no_reason_to_fail():
+    reads = window([READ] * 10, busy={}, may_wait=True)
+    watched = account(*[reads] * 10)
+    (found,) = watched.findings
+    assert (found.allowed, watched.loss(found)) == (True, pytest.approx(1.0))
+    assert watched.losses() == []
+
+
+def test_the_start_ends_with_the_first_repetition():
+    many = [program(0.1 * n, 0.1 * n + 0.05, line="read()", name=str(n)) for n in range(9)]
+    idle = window([READ] * 10, busy={})
+    assert account(idle, after=None, programs=many).start_seconds == pytest.approx(0.85)
+    again = [*many[:5], program(0.5, 0.55, again=True), *many[6:]]
+    assert account(idle, after=None, programs=again).start_seconds == pytest.approx(0.45)
+    calls = window([READ] * 10, busy={}, functions=[("3", 0.06), ("3", 0.07), ("3", 0.08)])
+    assert account(calls, after=None, programs=many).start_seconds == pytest.approx(0.05)

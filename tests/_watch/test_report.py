@@ -21,7 +21,9 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
     assert "CPU 0 had nothing to do for 50% of that (40% to 60%)." in text
     assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
     assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
-    assert "1.0% of the time (20 ms, at least 1 time), in logger\n" in text
+    assert "1 further line lost next to nothing (--all shows them;" in text
+    everything = watched.report(everything=True)
+    assert "1.0% of the time (20 ms, at least 1 time), in logger\n" in everything
     for text_or_link in KINDS["value"]:
         assert text_or_link in text
 
@@ -52,6 +54,24 @@ def test_a_value_that_decides_has_a_recipe_of_its_own(watched, code, operation, 
     for report in (str(watched), watched._repr_html_(), watched.to_json()):
         assert report.count(f"#{anchor}") == 1
         assert ("The value decides what comes next" in report) == decides
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "anchor"),
+    [
+        ("dispatch", "manager.save(step, args=args)", "a-checkpoint"),
+        ("device idle", "pickle.dump(state, file)", "a-checkpoint"),
+        ("queue", "x = jax.device_put(batch, sharding)", "a-value-that-decides"),
+        ("device idle", "for batch in loader:", "a-value-that-decides"),
+        ("dispatch", "saved = step(x)", "many-small-steps"),
+        ("device idle", "x = prepare(forest)", "a-value-that-decides"),
+    ],
+)
+def test_advice_fits_the_code_of_a_line(watched, kind, code, anchor):
+    found = watched.findings[0]
+    found.kind, found.place, found.operation = kind, Place("train.py", 12, code), code
+    assert f"#{anchor}" in str(watched)
+    assert ("in a thread, beside" in str(watched)) == (anchor == "a-checkpoint")
 
 
 def test_as_json_the_report_has_seconds_and_shares_and_is_read_as_it_was_written(watched):

@@ -204,7 +204,7 @@ def fail(frame):
 def test_what_fails_while_it_looks_is_told_where_the_block_ends(monkeypatch):
     monkeypatch.setattr("d2lpar._watch.sampler.sample_stack", fail)
     with pytest.raises(D2lparError, match="ended early") as raised, watch(0.001):
-        time.sleep(0.05)
+        assert Watcher._running._ended.wait(60)
     assert "no stack" in str(raised.value.__cause__)
 
 
