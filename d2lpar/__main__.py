@@ -5,6 +5,8 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+from d2lpar._plain.errors import D2lparError, require_posix
+
 
 def main() -> None:
     """Run the command that is in `sys.argv`."""
@@ -18,6 +20,11 @@ def _run(options: argparse.Namespace) -> int | str | None:
     The module of a subcommand is imported here and not above: `--help` then takes no time, and a
     script can set the variables that JAX reads at import.
     """
+    if options.command:
+        try:
+            require_posix(f"d2lpar {options.command}")
+        except D2lparError as error:
+            return str(error)
     match options.command:
         case "watch":
             from d2lpar._watch.command import watch
@@ -83,17 +90,17 @@ def _parser() -> argparse.ArgumentParser:
         "jax.distributed.initialize(), called without arguments, joins them. If one fails, all "
         "are stopped, and the exit status is 1.",
     )
-    running.add_argument("-n", "--processes", type=int, default=2, help="how many (2)")
+    running.add_argument("-n", "--processes", type=count, default=2, help="how many (2)")
     running.add_argument(
         "--pin", action="store_true", help="give each a CPU core of its own (Linux)"
     )
     running.add_argument("--gpus", action="store_true", help="give each a GPU of its own")
     running.add_argument(
-        "--timeout", type=seconds, metavar="TIME", help="stop them if they take longer"
+        "--timeout", type=limit, metavar="TIME", help="stop them if they take longer"
     )
     running.add_argument(
         "--stalled-after",
-        type=seconds,
+        type=limit,
         metavar="TIME",
         help="show the line of each process if none has moved for this long, for example 60s; so "
         "do Ctrl-C, the signal SIGUSR1, and --timeout",
@@ -176,6 +183,20 @@ def seconds(text: str) -> float:
     if not 0 <= number < float("inf"):
         raise argparse.ArgumentTypeError(f"a time is a number, such as 30s or 5m, found {text!r}")
     return number
+
+
+def limit(text: str) -> float:
+    """Read a time that is longer than nothing."""
+    if not (number := seconds(text)):
+        raise argparse.ArgumentTypeError(f"a limit is longer than 0 s, found {text!r}")
+    return number
+
+
+def count(text: str) -> int:
+    """Read an integer of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"a count is an integer of at least 1, found {text!r}")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ BAD = {
     "measure, a result": (lambda: d2lpar.measure(jnp.ones(3)), r"not its result, measure\(f"),
     "measure, repeats": (lambda: d2lpar.measure(len, [], repeats=0), "at least 1, found 0"),
     "measure, limit": (lambda: d2lpar.measure(len, [], max_seconds=0), "positive number of sec"),
+    "measure, no limit": (lambda: d2lpar.measure(len, [], max_seconds=float("inf")), "finite, pos"),
     "compare, empty": (lambda: d2lpar.compare({}), "needs a dictionary of functions"),
     "compare, a result": (lambda: d2lpar.compare({"a": 3}), "pass a function without arguments"),
     "compare, observes the time": (

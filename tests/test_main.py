@@ -36,3 +36,39 @@ def test_it_says_its_version_and_how_it_is_used(argument, status, printed, capsy
     assert main_with(argument) == status
     out, err = capsys.readouterr()
     assert printed in (err if status else out)
+
+
+WINDOWS = """
+import contextlib, os, runpy, signal, sys
+for name in ("fork", "register_at_fork"):
+    delattr(os, name)
+for name in ("pthread_sigmask", "SIGHUP", "SIGUSR1"):
+    delattr(signal, name)
+sys.modules["fcntl"] = None
+for arguments in ([], ["--help"], ["watch", "x"], ["run", "x"], ["merge", "x"], ["compare", "x"]):
+    sys.argv = ["d2lpar", *arguments]
+    try:
+        with contextlib.redirect_stdout(None):
+            runpy.run_module("d2lpar", run_name="__main__")
+    except SystemExit as exit:
+        print(arguments, exit.code)
+import d2lpar
+try:
+    with d2lpar.watch():
+        pass
+except d2lpar.D2lparError as error:
+    print(error)
+"""
+
+
+def test_on_windows_each_command_and_watch_says_which_system_it_needs(run_python):
+    needs = "needs Linux or macOS; on Windows, use its Subsystem for Linux (WSL)."
+    assert run_python(WINDOWS).splitlines() == [
+        "[] None",
+        "['--help'] 0",
+        *(
+            f"['{name}', 'x'] d2lpar {name} {needs}"
+            for name in ("watch", "run", "merge", "compare")
+        ),
+        f"watch() {needs}",
+    ]

@@ -116,6 +116,13 @@ def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():
     assert hasattr(fixtures, "compare")
 
 
+def test_a_fixture_of_the_project_takes_the_place_of_one_of_the_same_name(tmp_path):
+    own = "import pytest\n\n@pytest.fixture\ndef compare(): return 'own'\n"
+    (tmp_path / "conftest.py").write_text(own)
+    run = run_pytest(tmp_path, "def test(compare): assert compare == 'own'")
+    assert run.returncode == 0, run.stdout
+
+
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_pytest_runs_under_watch_also_where_warnings_are_errors(tmp_path, processes):
     # An installed copy: an editable one has no files of its own that pytest would rewrite.

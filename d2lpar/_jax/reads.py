@@ -21,7 +21,8 @@ from d2lpar._plain.errors import D2lparError
 Listener = Callable[[str, Any], None]
 """Takes the kind of a read, `"value"` or `"barrier"`, and the array, or a list of arrays."""
 
-_VALUES = ("_value", "__buffer__", "__dlpack__")
+READ_ATTRIBUTES = ("_value", "__buffer__", "__dlpack__")
+"""The methods and properties of an array through which its values are read."""
 
 _lock = threading.Lock()
 _open: list[object] = []
@@ -146,7 +147,7 @@ def _attributes() -> Iterator[tuple[Any, str]]:
     from jax._src import dispatch
     from jax._src.lib import xla_client
 
-    for name in (*_VALUES, "block_until_ready"):
+    for name in (*READ_ATTRIBUTES, "block_until_ready"):
         yield array_type(), name
     yield xla_client, "batched_block_until_ready"
     yield type(dispatch.runtime_tokens), "block_until_ready"  # Of jax.effects_barrier.

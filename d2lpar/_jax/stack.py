@@ -30,11 +30,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType, ModuleType
 from typing import Any, NamedTuple
 
+from d2lpar._jax.reads import READ_ATTRIBUTES
+
 # Names of functions that read values of an array, as they appear on the stack or in a call.
-_READS = {"item", "tolist", "tobytes", "__array__", "_value", "device_get", "concrete_or_error"}
+_READS = {"item", "tolist", "tobytes", "__array__", "device_get", "concrete_or_error"}
+_READS |= {*READ_ATTRIBUTES}
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
 # Functions that wait for a device, and functions that wait for anything else. A method called `get`
 # or `result` counts as waiting, as its class is unknown.
@@ -271,7 +275,7 @@ def _package_of_callee(called: str, names: dict[str, Any]) -> str:
     root, *attributes = called.split(".")
     value = names.get(root, getattr(builtins, root, None))
     for attribute in attributes:
-        if isinstance(value, ModuleType) and value.__name__.startswith("jax"):
+        if isinstance(value, ModuleType) and value.__name__.split(".")[0] in ("jax", "jaxlib"):
             return "jax"
         value = inspect.getattr_static(value, attribute, None)
     while isinstance(value, functools.partial):
@@ -335,15 +339,34 @@ def owner_of(file: str) -> str:
         return "user" if is_typed else "generated"
     if file.startswith(_OURS):
         return "d2lpar"
-    if installed := _INSTALLED.search(file):
-        package = installed[1].removesuffix(".py")
+    if package := _installed_package(file):
         known = {"jaxlib": "jax", "jax": "jax", "numpy": "numpy"}
         return "user" if package in _projects else known.get(package, "library")
-    for name in ("jax", "numpy"):  # An editable install lies outside site-packages.
+    for name in ("jax", "numpy"):  # An editable install has no files in the list of its package.
         origin = getattr(sys.modules.get(name), "__file__", None)
         if origin and file.startswith(os.path.dirname(origin) + os.sep):
             return name
     return "stdlib" if file.startswith(_STDLIB) else "user"
+
+
+def _installed_package(file: str) -> str:
+    """Return the top-level name of the installed package that a file belongs to, or ""."""
+    if installed := _INSTALLED.search(file):
+        return installed[1].removesuffix(".py")
+    for folder in map(os.path.abspath, sys.path):  # `pip install --target` takes any folder.
+        if file.startswith(folder + os.sep):
+            name = file[len(folder) + 1 :].split(os.sep)[0].removesuffix(".py")
+            if name in _installed_names(folder):
+                return name
+    return ""
+
+
+@functools.cache
+def _installed_names(folder: str) -> set[str]:
+    """Return the top-level names in the lists of files of the packages that lie in a folder."""
+    records = Path(folder).glob("*.dist-info/RECORD")
+    lines = (line for record in records for line in record.read_text("utf-8").splitlines())
+    return {re.split("[/,]", line)[0].removesuffix(".py") for line in lines}
 
 
 def _is_command() -> bool:

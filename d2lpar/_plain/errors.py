@@ -5,6 +5,8 @@ of Python. The classes below are for failures that a program may want to handle 
 """
 
 import importlib
+import math
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from numbers import Integral
@@ -78,9 +80,18 @@ def require_count(name: str, value: object, *, at_least: int, way_out: str = "")
 
 
 def require_seconds(name: str, value: object) -> None:
-    """Refuse `value` unless it is a positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-        raise ValueError(f"{name} must be a positive number of seconds, found {value!r}.")
+    """Refuse `value` unless it is a finite, positive number of seconds."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a finite, positive number of seconds, found {value!r}.")
+
+
+def require_posix(name: str) -> None:
+    """Refuse Windows, where processes have no `fork`, and threads no mask of signals."""
+    if not hasattr(os, "fork"):
+        raise D2lparError(
+            f"{name} needs Linux or macOS; on Windows, use its Subsystem for Linux (WSL)."
+        )
 
 
 def require_function(name: str, function: object) -> None:

@@ -231,7 +231,7 @@ def write_whole(path: Path, text: str) -> None:
     try:
         with open(temporary, "x", encoding="utf-8", newline="\n") as file:
             if path.exists():
-                os.fchmod(file.fileno(), stat.S_IMODE(path.stat().st_mode))
+                os.chmod(temporary, stat.S_IMODE(path.stat().st_mode))
             file.write(text)
             file.flush()
             os.fsync(file.fileno())

@@ -19,6 +19,9 @@ from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from typing import Any
 
+PYTHON = [sys.executable, *["-P"] * sys.flags.safe_path]
+"""The interpreter for a further process, with this one's option -P."""
+
 _FLAG = re.compile(r"-[bBdEiIOPqsSuvx]+|-[XW].*|--check-hash-based-pycs")
 _WITH_VALUE = {"-X", "-W", "--check-hash-based-pycs"}  # The value is the next word.
 

@@ -51,9 +51,11 @@ from d2lpar._plain.errors import (
     needs,
     require_count,
     require_function,
+    require_posix,
     require_seconds,
 )
 from d2lpar._plain.format import exit_status, format_seconds, plural
+from d2lpar._plain.script import PYTHON
 from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis, process_list
 
 GRACE = 5.0
@@ -130,11 +132,7 @@ class Workers:
         for name, value in (("count", count), ("devices", 1 if devices is None else devices)):
             require_count(name, value, at_least=1)
         require_count("port", port, at_least=0)
-        if sys.platform == "win32":
-            raise D2lparError(
-                "Workers passes a socket to another process, as only Linux and macOS can; on "
-                "Windows, use the Windows Subsystem for Linux."
-            )
+        require_posix("Workers")  # Passes a socket to another process.
         if pin and not hasattr(os, "sched_setaffinity"):
             raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
         if gpus and (available := _gpus_here()) < count:
@@ -370,7 +368,7 @@ class _Worker:
         shared = SharedState()
         descriptors = workers_end.fileno(), shared.file.fileno()
         process = subprocess.Popen(
-            [sys.executable, "-m", "d2lpar._processes.worker", *map(str, descriptors)],
+            [*PYTHON, "-m", "d2lpar._processes.worker", *map(str, descriptors)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

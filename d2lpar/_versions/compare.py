@@ -31,6 +31,7 @@ from d2lpar._measure.comparison import Comparison
 from d2lpar._measure.quantity import LEVEL, Quantity, in_percent
 from d2lpar._plain.errors import D2lparError, require_count
 from d2lpar._plain.format import exit_status, format_value, plural
+from d2lpar._plain.script import PYTHON
 from d2lpar._versions import run_one
 
 _NOT_IN_A_COMMIT = """\
@@ -220,7 +221,7 @@ class Program:
         script = version.folder / (self.within(repository) or Path(self.name).resolve())
         name = self.name if self.is_module else str(script)
         folders = str(version.folder), str(repository) if is_commit else ""
-        command = [sys.executable, run_one.__file__, *folders, "-m" * self.is_module, name]
+        command = [*PYTHON, run_one.__file__, *folders, "-m" * self.is_module, name]
         status, output = _run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),

@@ -81,7 +81,7 @@ def words_before_script(options: argparse.Namespace) -> list[str]:
 
 
 def watched_again(path: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
-    """Return the command line that runs a Python program under watch, or [] if it is no such."""
+    """Return the command line that runs a Python program under watch; [] for other programs."""
     flags, program = split_command_line(argv)
     if not (is_this_python(path) and program):
         return []
@@ -144,12 +144,12 @@ class Report:
         os._exit = report_and_exit
         if self._own_words:
             for name in ("execv", "execve"):  # All others of `os` call one of these.
-                setattr(os, name, self._watching_beyond(getattr(os, name)))
+                setattr(os, name, self._watching_exec(getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
         self._watcher.start()
 
-    def _watching_beyond(self, replace: Callable[..., Any]) -> Callable[..., Any]:
+    def _watching_exec(self, replace: Callable[..., Any]) -> Callable[..., Any]:
         """Return an `os.execv` that watches the next program too, or reports before it begins."""
 
         def replace_process(path: Any, argv: Sequence[Any], env: Any = None) -> None:
@@ -166,11 +166,11 @@ class Report:
                     replace(path, again, *given)
                 finally:  # Reached only by an error.
                     self._watcher.resume()
-            followed_by = f"The script has replaced the process by `{shlex.join(words)}`"
-            self.end(0, f"{followed_by}, which is not watched.")
+            replaced = f"The script has replaced the process by `{shlex.join(words)}`"
+            self.end(0, f"{replaced}, which is not watched.")
             if self._fail_over is not None:
                 self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-                os._exit(status_of_child(program, argv, env or os.environ) or 1)
+                os._exit(status_of_child(program, argv, os.environ if env is None else env) or 1)
             replace(path, argv, *given)
 
         return replace_process

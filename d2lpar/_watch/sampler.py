@@ -39,7 +39,7 @@ from d2lpar._jax.stack import (
     sample_stack,
 )
 from d2lpar._jax.state import require_values
-from d2lpar._plain.errors import D2lparError, require_seconds
+from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
@@ -63,7 +63,8 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         The report, filled in when the block ends, also by an error.
 
     Raises:
-        D2lparError: If the program is being watched already, JAX traces, or watching failed.
+        D2lparError: If the program is being watched already, JAX traces, watching failed, or this
+            is Windows.
         ValueError: If `interval` is no positive number of seconds.
 
     Example:
@@ -73,6 +74,7 @@ def watch(interval: float = 0.01) -> Iterator[Watched]:
         >>> found.seconds > 0
         True
     """
+    require_posix("watch()")
     require_seconds("interval", interval)
     require_values("watch()")
     watcher = Watcher(interval)
@@ -132,7 +134,9 @@ class Watcher:
         self._skipped = 0.0
         self._done = threading.Event()
         self._ended = threading.Event()
+        self._ended.set()
         self._ident = self._native = 0
+        self._pauses, self._pausing = 1, threading.RLock()  # Of pauses that are open.
 
     def start(self) -> None:
         """Start sampling."""
@@ -166,7 +170,9 @@ class Watcher:
 
     def pause(self) -> None:
         """End the sampling thread, and wait until the operating system has removed it."""
-        self._done.set()
+        with self._pausing:
+            self._pauses += 1
+            self._done.set()
         self._ended.wait()
         with suppress(ValueError):
             gc.callbacks.remove(self._note_collection)
@@ -174,9 +180,17 @@ class Watcher:
         # From Python 3.12 on, fork() warns while another thread exists.
         while os.path.exists(f"/proc/self/task/{self._native}"):
             time.sleep(0)
+        self._native = 0  # The system may give the number to another thread.
 
     def resume(self) -> None:
-        """Sample from a new thread."""
+        """Sample from a new thread, unless another pause is open, as when two threads fork."""
+        with self._pausing:
+            if self._pauses == 1:
+                self._start_thread()
+            # The watch may have begun in another thread, after the pause before a fork.
+            self._pauses = max(self._pauses - 1, 0)
+
+    def _start_thread(self) -> None:
         self._done.clear()
         self._ended.clear()
         # The first sample must not be compared with one from before the pause.
@@ -210,7 +224,7 @@ class Watcher:
                 if self.windows.is_due():
                     self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
         except BaseException as error:  # `watch` raises it where the block ends.
-            self.error = error
+            self.error, self._native = error, 0
         finally:
             self._ended.set()
 
@@ -305,11 +319,20 @@ class Watcher:
             register(_note)
 
 
+def _leave_to_parent() -> None:
+    if Watcher._running:
+        Watcher._running._outer = None  # Else resumed at the end of a block that both leave.
+    # Another thread may have held the lock at the fork.
+    Watcher._running, Watcher._lock = None, threading.Lock()
+
+
 # A forked child would inherit an unfinished window, and Python 3.12 warns about the thread.
-os.register_at_fork(
-    before=lambda: Watcher._running and Watcher._running.pause(),
-    after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
-)
+if hasattr(os, "register_at_fork"):  # Not on Windows.
+    os.register_at_fork(
+        before=lambda: Watcher._running and Watcher._running.pause(),
+        after_in_parent=lambda: Watcher._running and Watcher._running.resume(),
+        after_in_child=_leave_to_parent,
+    )
 
 
 def _note(event: str, seconds: float, **details: Any) -> None:

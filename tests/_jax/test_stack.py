@@ -45,6 +45,29 @@ def test_an_installed_project_is_its_authors_own_code(monkeypatch):
     owner_of.cache_clear()
 
 
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("flax/nnx/module.py", "library"),
+        ("six.py", "library"),
+        ("jax/numpy/einsum.py", "jax"),
+        ("train.py", "user"),  # In the same folder, from no package.
+        ("mine/loop.py", "user"),  # An editable install: its list has no file but a .pth.
+    ],
+)
+def test_a_package_is_known_in_any_folder_by_its_list_of_files(monkeypatch, tmp_path, file, owner):
+    for package, listed in [
+        ("flax", "flax/nnx/module.py"),
+        ("six", "six.py"),
+        ("jax", "jax/numpy/einsum.py"),
+        ("mine", "_mine.pth"),
+    ]:
+        (metadata := tmp_path / f"{package}-1.0.dist-info").mkdir()
+        (metadata / "RECORD").write_text(f"{listed},sha256=abc,1\n{metadata.name}/RECORD,,\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert owner_of(str(tmp_path / file)) == owner
+
+
 def here():
     return sample_stack(sys._getframe(1))
 
@@ -112,6 +135,7 @@ step = jax.jit(lambda x: x + 1)
         ("steps[0](x)", "call", True),  # Any name that cannot be looked up.
         ("train_step(x)", "call", True),  # A local variable may be anything.
         ("time.sleep(1)", "sleeps", False),
+        ("jaxopt.step(x)", "call", False),  # Another package, whose code has frames of its own.
         ("print(x)", "call", False),
         ("x.item()", "call", False),
         ("y", "python", False),
@@ -124,6 +148,8 @@ def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(
     names = {"step": step, "jnp": jax.numpy, "time": time}
     names |= {"model": ModuleType("model"), "trainer": SimpleNamespace(step=step)}
     names["model"].step, names["with_rate"] = step, functools.partial(step)
+    names["jaxopt"] = ModuleType("jaxopt")
+    names["jaxopt"].step = lambda x: x
     code = compile(call, "/home/me/train.py", "eval")
     # The call is the last instruction whose source range is the whole expression.
     last = [n for n, at in enumerate(code.co_positions()) if at[3] == len(call) and at[2] == 0][-1]

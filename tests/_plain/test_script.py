@@ -29,7 +29,7 @@ threading.Thread(target=late, name='late').start()
     asked = "['--json', '5']"
     assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} {asked} beside False False\n")
     assert said.index("late") < said.index("Watched for")
-    assert "It is unknown what the devices did: the program did not use JAX." in said
+    assert "it is unknown what the devices did: the program did not use JAX." in said
 
 
 def test_a_module_runs_as_python_would_run_it(command, tmp_path):
@@ -45,9 +45,14 @@ def test_a_module_runs_as_python_would_run_it(command, tmp_path):
     assert (status, "There is no module 'nowhere'" in said) == (1, True)
 
 
-def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tmp_path):
-    (tmp_path / "beside.py").touch()
-    (tmp_path / "script.py").write_text("import beside")
-    command = [sys.executable, "-P", "-m", "d2lpar", "watch", "script.py"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert "No module named 'beside'" in done.stderr
+@pytest.mark.parametrize("command", ["watch", "run -n 1", "compare --before HEAD --rounds 1"])
+def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tmp_path, command):
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs" / "beside.py").touch()
+    (tmp_path / "jobs" / "script.py").write_text("import beside")
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "both"]):
+        git = ["git", "-c", "user.name=d2lpar", "-c", "user.email=", *words]
+        subprocess.run(git, cwd=tmp_path, check=True)
+    python = [sys.executable, "-P", "-m", "d2lpar", *command.split(), "jobs/script.py"]
+    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+    assert "No module named 'beside'" in done.stderr + done.stdout

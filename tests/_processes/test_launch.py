@@ -174,6 +174,16 @@ log.write("not flushed")
     assert (path.parent / "log").read_text() == "not flushed"
 
 
-def test_run_refuses_to_write_a_report_without_watch(run, script, capsys):
-    assert run("--json", "report.json", script("")) == 2
-    assert "--json needs --watch" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--json", "report.json"], "--json needs --watch"),
+        (["-n", "0"], "a count is an integer of at least 1, found '0'"),
+        (["--timeout", "0s"], "a limit is longer than 0 s, found '0s'"),
+        (["--stalled-after", "0"], "a limit is longer than 0 s, found '0'"),
+        (["--timeout", "inf"], "a time is a number, such as 30s or 5m, found 'inf'"),
+    ],
+)
+def test_run_refuses_wrong_usage_with_status_2(run, script, capsys, options, says):
+    assert run(*options, script("")) == 2
+    assert says in capsys.readouterr().err

@@ -7,7 +7,7 @@ import sys
 import pytest
 from commands import main_with, watch_script
 
-from d2lpar._watch.command import process_number
+from d2lpar._watch.command import Report, process_number
 
 
 @pytest.fixture
@@ -109,6 +109,14 @@ def test_a_program_that_replaces_the_script_and_is_not_watched_never_passes(
     program = f"import os; os.execlp('sh', 'sh', '-c', 'exit {status}')"
     ended, _, said = command(program, options=["--fail-over", "5%"])
     assert (ended, "That program cannot be judged" in said) == (judged, True)
+
+
+def test_an_interim_report_is_written_also_while_the_main_thread_ends_the_watch(tmp_path):
+    report = Report(tmp_path / "report.json")
+    watcher, report._due = report._watcher, 0.0
+    watcher.report = lambda: setattr(report, "_watcher", None)  # As `Report.end` does first.
+    report._write_now_and_then()
+    assert json.loads((tmp_path / "report.json").read_text())["seconds"] == 0.0
 
 
 HIDDEN = """

@@ -319,7 +319,7 @@ def test_a_block_can_be_entered_again_and_has_forgotten_the_first_time(y):
 
 @pytest.fixture
 def _hidden(monkeypatch):
-    monkeypatch.setattr(reads, "_VALUES", ("_value",))
+    monkeypatch.setattr(reads, "READ_ATTRIBUTES", ("_value",))
     for module in ("_jax.reads", "_watch.no_waits"):
         monkeypatch.setattr(f"d2lpar.{module}.hears_all", lambda: False)
 

@@ -84,13 +84,20 @@ def test_whoever_waits_for_something_else_does_not_wait_for_the_device(other):
     assert found_in(other, *WAITS, "queue", attempts=1) == set()
 
 
-def test_numpy_reads_an_array_where_nothing_is_called():
+def test_an_array_is_read_through_the_buffer_protocol_and_by_dlpack():
     filled = np.zeros(work().matrix.shape, np.float32)
 
     def fill(y, s, i):
         filled[:] = y
 
-    assert found_in(fill, *WAITS) == {"filled[:] = y"}
+    def view(y, s, i):
+        memoryview(y)
+
+    def share(y, s, i):
+        np.from_dlpack(y)
+
+    lines = {fill: "filled[:] = y", view: "memoryview(y)", share: "np.from_dlpack(y)"}
+    assert {read: found_in(read, "value") for read in lines} == {r: {c} for r, c in lines.items()}
 
 
 def test_a_barrier_is_told_from_a_value():
@@ -190,10 +197,11 @@ def test_local_variables_stay_as_they_are():
     assert {"rate", "rows", "wait"} <= kept.keys()
 
 
-def test_what_fails_while_it_looks_is_told_where_the_block_ends(monkeypatch):
-    def fail(frame):
-        raise RuntimeError("no stack")
+def fail(frame):
+    raise RuntimeError("no stack")
 
+
+def test_what_fails_while_it_looks_is_told_where_the_block_ends(monkeypatch):
     monkeypatch.setattr("d2lpar._watch.sampler.sample_stack", fail)
     with pytest.raises(D2lparError, match="ended early") as raised, watch(0.001):
         assert Watcher._running._ended.wait(60)
@@ -211,6 +219,66 @@ def test_whoever_interrupts_its_end_can_watch_again(monkeypatch):
         watcher.stop()
     with watch():
         pass
+
+
+def test_a_number_of_a_thread_that_is_in_use_again_does_not_keep_the_end_waiting(monkeypatch):
+    answers = iter([True] * 100)  # Of the system: there is a thread with this number.
+    monkeypatch.setattr("d2lpar._watch.sampler.sample_stack", fail)
+    monkeypatch.setattr("os.path.exists", lambda path: not path.endswith("/0") and next(answers))
+    watcher = Watcher(0.001)
+    watcher.start()
+    watcher._ended.wait()
+    watcher.stop()
+
+
+def test_while_two_threads_fork_nobody_samples_until_both_have():
+    watcher = Watcher(0.001)
+    watcher.start()
+    watcher.pause()
+    watcher.pause()
+    watcher.resume()
+    assert watcher._ended.is_set()
+    watcher.resume()
+    wait_for_samples(watcher.watched)
+    watcher.stop()
+
+
+def test_a_forked_child_can_watch_itself_and_a_grandchild_starts_no_sampler(run_python):
+    program = """
+import os, sys, _thread
+from d2lpar import watch
+from d2lpar._watch.sampler import Watcher
+
+def fork_and_wait(run):
+    if not os.fork():
+        started.clear()
+        run()
+        os._exit(bool(started))
+    assert not os.wait()[1]
+
+def run_in_child():
+    fork_and_wait(lambda: None)
+    assert not started
+    with watch() as watched:
+        pass
+    assert watched.seconds > 0
+    started.clear()
+
+started, start = [], _thread.start_new_thread
+_thread.start_new_thread = lambda *args: started.append(start(*args)) or started[-1]
+outer = Watcher(gives_way=True)
+outer.start()
+with watch():
+    pid = os.getpid()
+    fork_and_wait(run_in_child)
+    if not os.fork():
+        started.clear()
+if os.getpid() != pid:  # The child has left the block as well.
+    os._exit(bool(started))
+assert not os.wait()[1]
+outer.stop()
+"""
+    run_python(program)
 
 
 def test_jax_and_the_interpreter_are_left_as_they_were():
