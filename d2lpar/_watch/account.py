@@ -18,13 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
-
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place
 from d2lpar._plain.format import format_seconds
 from d2lpar._watch.attribution import (
-    COLLECTOR,
     KIND_OF,
     Charge,
     ChargedSample,
@@ -35,8 +32,9 @@ from d2lpar._watch.attribution import (
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import Sample, Window
+from d2lpar._watch.windows import COLLECTOR, Sample, Window
 
+_COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
 _CHECKS = "each call waits for its results and checks them"
 _SWITCHES = {
@@ -56,7 +54,7 @@ class _Line:
     unseen: Counter[str] = field(default_factory=Counter)
     lost: Counter[int] = field(default_factory=Counter)  # The lost share of each window.
     allowed: float = 0.0  # The part of the lost seconds in a block of `waits_allowed`.
-    # How many samples found a thread at each position, and the names of the threads.
+    # How many seconds of samples a thread was at each position, and the names of the threads.
     positions: Counter[CodePosition] = field(default_factory=Counter)
     threads: set[str] = field(default_factory=set)
     # Where other threads were while this line waited for another.
@@ -68,7 +66,8 @@ class _Line:
         self.lost_as[charge.kind] += charge.lost * scale
         self.lost[window] += charge.lost * scale / weight
         self.allowed += charge.lost * scale * charge.may_wait
-        self.positions.update([charge.position] if charge.position else ())
+        if charge.position:
+            self.positions[charge.position] += charge.seconds
         self.threads.add(charge.thread)
         self.elsewhere.update(charge.elsewhere)
 
@@ -91,7 +90,7 @@ class _Totals:
         collecting = sum(
             each.seconds
             for sample in samples
-            for each in sample.charges[:1]
+            for each in sample.charges
             if each.kind == "collection"
         )
         whole = sum(sample.seconds for sample in samples)
@@ -111,11 +110,14 @@ class _Totals:
     def add_unseen(self, unseen: Any) -> None:
         """Add the samples from time that no window stands for."""
         self.reasons.update(unseen.reasons)
-        self.lines[COLLECTOR].unseen["collection"] += unseen.collecting
+        for collection in unseen.collections:
+            line, seconds = self.lines[collection.place], collection.end - collection.start
+            line.unseen["collection"] += seconds
+            line.positions[collection.position] += seconds
         for (position, activity), seconds in unseen.positions.items():
             line = self.lines[position.place]
             line.unseen[KIND_OF.get(activity, "unseen")] += seconds
-            line.positions[position] += 1
+            line.positions[position] += seconds
             line.threads |= unseen.names[position]
 
 
@@ -273,10 +275,12 @@ def _finding(
     """Return the finding of a line; None if it took too little time, or lost nothing by working."""
     least = SEEN * after
     took, programs = _compilations(compiled, start)
-    seen, unseen = sum(line.kinds.values()), sum(line.unseen.values())
+    # Windows may have missed a compilation, which JAX's events tell.
+    unseen = max(sum(line.unseen.values()), took - sum(line.kinds[kind] for kind in _COMPILES))
+    seen = sum(line.kinds.values())
     seconds = min(max(seen + unseen, took), after)
     kind = _kind(line, lost, seen, unseen, least)
-    if took > 0.5 * seconds:
+    if programs and (took > 0.5 * seconds or kind in _COMPILES):
         kind = kind_of(programs[-1])
     if seconds < least or (
         max(lost, unseen) < least and kind in ("device idle", "dispatch", "host wait", "outside")
@@ -306,12 +310,14 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) ->
     for kinds in (line.kinds, line.lost_as):
         kinds["dispatch" if sure else "device idle"] += kinds.pop("call", 0.0)
     kinds = line.unseen if unseen > seen else line.kinds
-    # Name the kind that caused the idleness, if over half of the line's time was idle.
-    costs = line.lost_as if lost > 0.5 * seen else kinds
+    # Name the kind that caused the idleness, if over half of the line's time was idle, or if most
+    # of what was lost is a compilation.
+    worst = max(line.lost_as, key=line.lost_as.get, default="")
+    compiles = worst in _COMPILES and line.lost_as[worst] > 0.5 * lost
+    costs = line.lost_as if lost > 0.5 * seen or (compiles and lost >= least) else kinds
     kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
-    if kind == "queue" and lost >= least:  # In a call while the device was idle.
-        kind = max(line.lost_as, key=line.lost_as.get)
-    return kind
+    # A call during which the device was idle is no wait for its queue.
+    return worst if kind == "queue" and lost >= least else kind
 
 
 def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
@@ -324,10 +330,10 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
 def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
     """Add what was evaluated at the line, how often a thread came there, and from where."""
     callers: Counter[str] = Counter()
-    if finding.kind == "collection":
-        for position, times in positions.items():
-            callers[str(position.place)] += times
-        finding.times, finding.callers = max(callers.total(), 1), dict(callers)
+    if finding.place == COLLECTOR:
+        for position, seconds in positions.items():
+            callers[str(position.place)] += seconds
+        finding.times, finding.callers = 1, dict(callers)
         return
     finding.operation = max(positions, key=positions.get).operation if positions else ""
     finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
@@ -361,11 +367,12 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
         )
     if watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
-        reason = max(reasons, key=reasons.get, default="watching was paused, or had just begun")
+        reasons["watching had just begun, or was paused"] = watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds
-        yield f"For {share:.0%} of that, it is unknown what the devices did: {reason}."
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if not watched.windows and (
-            children.ru_utime + children.ru_stime > 0.1 or psutil.Process().children()
-        ):
-            yield "Child processes have computed. They are not watched; watch them by themselves."
+        yield (
+            f"For {share:.0%} of that, it is unknown what the devices did: "
+            f"{max(reasons, key=reasons.get)}."
+        )
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if children.ru_utime + children.ru_stime > 0.1 * watched.judged_seconds:
+        yield "Child processes have computed, which are not watched. Each can be watched by itself."

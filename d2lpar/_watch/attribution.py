@@ -26,9 +26,8 @@ from typing import NamedTuple
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place, only_reads
 from d2lpar._watch.recompilations import Compiled
-from d2lpar._watch.windows import Sample, ThreadSample, Window, overlap
+from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, overlap
 
-COLLECTOR = Place("Python's garbage collector", 0, "")
 OUTSIDE = Place("outside your code", 0, "")
 
 # The kinds of activities that are the same whatever the devices do.
@@ -148,21 +147,22 @@ def _without_collections(
     """Move the part of the charges in which Python collected garbage to the collector.
 
     Nothing else of Python runs during a collection, and the sampling thread neither. So one sample
-    covers a long collection, and shows where it struck.
+    covers a long collection.
     """
     busy = window.events.busy.get(device, [])
-    spans = [
-        (max(start, sample.start), min(end, sample.end))
-        for start, end in window.collections
+    parts = [
+        Collection(max(start, sample.start), min(end, sample.end), position)
+        for start, end, position in window.collections
         if start < sample.end and end > sample.start
     ]
-    collecting = sum(end - start for start, end in spans)
-    idle = collecting - sum(overlap(busy, start, end) for start, end in spans)
     for n, charge in enumerate(charges):
-        lost = min(idle, charge.lost)
-        if n == 0 and collecting:
-            yield charge._replace(place=COLLECTOR, kind="collection", seconds=collecting, lost=lost)
-        yield charge._replace(seconds=charge.seconds - collecting, lost=charge.lost - lost)
+        for part in parts:
+            seconds = part.end - part.start
+            lost = min(seconds - overlap(busy, part.start, part.end), charge.lost)
+            if n == 0:
+                yield Charge(part.place, part.position, charge.thread, "collection", seconds, lost)
+            charge = charge._replace(seconds=charge.seconds - seconds, lost=charge.lost - lost)
+        yield charge
 
 
 def _works(window: Window, sample: Sample, near: list[Sample], device: str) -> bool:

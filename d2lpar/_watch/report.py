@@ -141,6 +141,8 @@ WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
 SEEN = 0.005
 """The least share of the time that a reported line takes."""
 
+_UNSEEN = 0.02  # The least share of the time that a reported line takes while it is not seen.
+
 VERSION = 2
 """The version of a report in JSON; others have other fields, or the same with other meanings."""
 
@@ -276,8 +278,14 @@ class Watched:
         return "\n".join(lines)
 
     def _shown(self) -> list[Finding]:
-        least = SEEN * self.judged_seconds
-        return [finding for finding in self.findings if max(finding.lost, finding.unseen) >= least]
+        # A compilation is known to have taken place, also where no window fell on it.
+        return [
+            finding
+            for finding in self.findings
+            if self.loss(finding) >= SEEN
+            or finding.unseen > _UNSEEN * self.judged_seconds
+            or finding.cause
+        ]
 
     def to_json(self) -> str:
         """Return the report as JSON, with durations in seconds."""

@@ -43,7 +43,7 @@ from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
-from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, Windows
+from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows
 
 _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects are not kept.
 
@@ -95,7 +95,7 @@ class Unseen:
     # How long a thread was at each position, by its activity; and the names of the threads.
     positions: Counter[tuple[CodePosition, str]] = field(default_factory=Counter)
     names: dict[CodePosition, set[str]] = field(default_factory=lambda: defaultdict(set))
-    collecting: float = 0.0  # How long Python collected garbage, outside of windows.
+    collections: list[Collection] = field(default_factory=list)  # Outside of windows.
 
 
 class Watcher:
@@ -128,7 +128,7 @@ class Watcher:
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
-        self._collections: list[tuple[float, float]] = []  # Since the last sample.
+        self._collections: list[Collection] = []  # Since the last sample.
         self._collecting_since: float | None = None
         # Seconds of collections since the last window; the next one does not stand for them.
         self._skipped = 0.0
@@ -265,9 +265,6 @@ class Watcher:
                 second_half[ident] = ThreadSample(name, stack, *flags)
             self.callers[old.position].update(old.callers[:1])
         self.watched.looks += 1
-        if since := self._collecting_since:
-            self._collecting_since = now
-            self._collections.append((since, now))
         collections, self._collections = self._collections, []
         if before and window is None:
             self._note_unseen(now, before, first_half, collections)
@@ -283,16 +280,20 @@ class Watcher:
         self._last, self._clocks = last, (now, process, own)
 
     def _note_unseen(
-        self, now: float, before: float, threads: dict[int, ThreadSample], collections: Spans
+        self,
+        now: float,
+        before: float,
+        threads: dict[int, ThreadSample],
+        collections: list[Collection],
     ) -> None:
         since = self.windows.late_since()
         late = 0.0 if since is None else now - max(before, since)
-        collected = sum(end - start for start, end in collections)
+        collected = sum(end - start for start, end, _ in collections)
         self._skipped += max(collected - late, 0.0)
         if self.after and now < self.began + self.after:
             return
         unseen = self.unseen[len(self.compilations.done)]
-        unseen.collecting += collected
+        unseen.collections += collections
         unseen.reasons["Python collected garbage"] += collected
         late = max(late - collected, 0.0)
         unseen.reasons[self.windows.obstacle() or "a call kept Python's lock"] += late
@@ -307,7 +308,8 @@ class Watcher:
         now, since = time.perf_counter(), self._collecting_since
         self._collecting_since = now if phase == "start" else None
         if phase == "stop" and since and now - since > _LONG_COLLECTION:
-            self._collections.append((since, now))
+            sample = sample_stack(sys._getframe(1))
+            self._collections.append(Collection(since, now, sample and sample.position))
 
     def _listen_to_jax(self) -> None:
         # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks

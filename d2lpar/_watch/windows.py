@@ -39,9 +39,11 @@ from typing import Any, NamedTuple
 
 from d2lpar._jax import state
 from d2lpar._jax.profiler import Sessions, read_lines, without_tensorflow
-from d2lpar._jax.stack import StackSample
+from d2lpar._jax.stack import CodePosition, Place, StackSample
 
 Spans = list[tuple[float, float]]
+
+COLLECTOR = Place("Python's garbage collector", 0, "")
 
 _OPENING_MARKER = "d2lpar.watch"
 # Operators that cannot end before every device takes part: XLA's names, and NVIDIA's kernels.
@@ -73,6 +75,21 @@ class Sample(NamedTuple):
     taken_at: float  # `start` for A, `end` for B.
     threads: dict[int, ThreadSample]  # Python's threads, by their identifiers.
     native_cores: float  # How many cores all other threads used, such as XLA's.
+
+
+class Collection(NamedTuple):
+    """A collection of garbage, in seconds of `time.perf_counter`."""
+
+    start: float
+    end: float
+    position: CodePosition | None  # The user's line that it struck, or that called `gc.collect`.
+
+    @property
+    def place(self) -> Place:
+        """The line that called `gc.collect`, or else the collector."""
+        if self.position and self.position.called_name().rsplit(".", 1)[-1] == "collect":
+            return self.position.place
+        return COLLECTOR
 
 
 class Events(NamedTuple):
@@ -149,7 +166,7 @@ class Window:
     recording: Recording | None = None  # May have begun earlier, and ended later.
     stands_for: float = 0.0  # Seconds since the window before in which one could be opened.
     length: float = 0.0  # The planned one, in seconds.
-    collections: Spans = field(default_factory=list)  # When Python collected garbage.
+    collections: list[Collection] = field(default_factory=list)
 
     @functools.cached_property
     def events(self) -> Events | None:
@@ -271,8 +288,9 @@ class Windows:
         )
 
     def late_since(self) -> float | None:
-        """Return since when a window has been due; None if the next one is not late yet."""
-        return self.due if time.perf_counter() > self.due + self.LATE else None
+        """Return since when a window has been due; None if there was one, and no other is late."""
+        is_late = time.perf_counter() > self.due + self.LATE
+        return self.due if is_late or not self.closed else None
 
     def record(
         self, take_sample: Callable[[Window], None], done: threading.Event, interval: float

@@ -9,15 +9,15 @@ import pytest
 
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch.account import fill
-from d2lpar._watch.attribution import COLLECTOR, OUTSIDE
+from d2lpar._watch.attribution import OUTSIDE
 from d2lpar._watch.recompilations import Compiled
 from d2lpar._watch.report import Watched
 from d2lpar._watch.sampler import Unseen
 from d2lpar._watch.shares import FEWEST
-from d2lpar._watch.windows import Events, Sample, ThreadSample, Window, merged
+from d2lpar._watch.windows import Collection, Events, Sample, ThreadSample, Window, merged
 
 NAMES = "MainThread", "logger"
-SOURCE = "read()\nstep()\nwait()\nlog()\n"
+SOURCE = "read()\nstep()\nwait()\nlog()\ncollect()\n"
 TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
 
 
@@ -70,7 +70,7 @@ def account(
         ]
         over = samples[-1].end
         length = planned or over - second
-        collections = merged(given.collections, second)
+        collections = [Collection(second + a, second + b, p) for a, b, p in given.collections]
         closed.append(Window(second, over, samples, None, 1.0, length, collections))
         closed[-1].events = Events(
             {name: merged(spans, second) for name, spans in given.busy.items()},
@@ -226,16 +226,17 @@ def test_what_is_compiled_goes_to_the_line_that_called_it_and_the_inner_of_two_p
     assert lost == {"step()": pytest.approx(0.7), "log()": pytest.approx(0.3)}
 
 
-def test_a_collection_of_garbage_is_charged_to_the_collector_and_said_where_it_struck():
-    collecting = window(
-        [STEP] * 5 + [READ] * 5, busy={"CPU 0": [(0.0, 0.06)]}, collections=[(0.04, 0.1)]
-    )
-    watched = account(*[collecting] * 2)
-    (found,) = [f for f in watched.findings if f.place == COLLECTOR]
-    assert found.kind == "collection"
-    assert found.seconds == pytest.approx(0.12)  # A window stands for no collections but its own.
-    assert found.lost == pytest.approx(0.08)
-    assert "It struck at /home/me/train.py:1 (" in str(watched)
+def test_a_collection_of_garbage_is_charged_to_the_collector_or_to_the_line_that_called_it():
+    collections = [(0.04, 0.07, READ.position), (0.07, 0.1, at("collect()", "call").position)]
+    threads = [STEP] * 5 + [READ] * 5
+    collecting = window(threads, busy={"CPU 0": [(0.0, 0.06)]}, collections=collections)
+    watched = account(collecting, collecting)
+    lines = {f.place.code: f for f in watched.findings}
+    assert {lines[code].kind for code in ("", "collect()")} == {"collection"}
+    # A window stands for no collections but its own.
+    assert (lines[""].seconds, lines[""].lost) == pytest.approx((0.06, 0.02))
+    assert (lines["collect()"].seconds, lines["collect()"].lost) == pytest.approx((0.06, 0.06))
+    assert "It struck at /home/me/train.py:1." in str(watched)
 
 
 def test_idle_time_without_a_thread_in_the_user_s_code_is_told_as_such():
