@@ -32,7 +32,7 @@ from d2lpar._watch.attribution import (
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import COLLECTOR, Sample, Window
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -107,13 +107,19 @@ class _Totals:
                 self.idle[first][window] += each.lost * own / weight
                 self.lines[each.place].add(window, each, own, weight)
 
+    def add_collections(self, collections: list[Collection], windows: list[Window]) -> None:
+        """Add the collections of garbage outside of windows."""
+        spans = [(window.began, window.over) for window in windows]
+        for start, end, position in collections:
+            seconds = end - start - overlap(spans, start, end)
+            line = self.lines[Collection(start, end, position).place]
+            line.unseen["collection"] += seconds
+            line.positions.update({position: seconds} if position else {})
+            self.reasons["Python collected garbage"] += seconds
+
     def add_unseen(self, unseen: Any) -> None:
         """Add the samples from time that no window stands for."""
         self.reasons.update(unseen.reasons)
-        for collection in unseen.collections:
-            line, seconds = self.lines[collection.place], collection.end - collection.start
-            line.unseen["collection"] += seconds
-            line.positions[collection.position] += seconds
         for (position, activity), seconds in unseen.positions.items():
             line = self.lines[position.place]
             line.unseen[KIND_OF.get(activity, "unseen")] += seconds
@@ -141,7 +147,8 @@ def fill(watched: Watched, watcher: Any) -> None:
         # The program, or its profiler, may have cut a window short.
         if window.over > start and window.over - window.began > 0.5 * window.length and not missed
     ]
-    weights = _weights(windows, start, min(now, watcher.windows.due))
+    collections = [each for each in list(watcher.collections) if each.start > start]
+    weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
     work: Counter[str] = Counter()
     for window in windows:
@@ -152,8 +159,9 @@ def fill(watched: Watched, watcher: Any) -> None:
     devices = list(totals.idle)
     for n, (window, feeder) in enumerate(zip(windows, feeders(windows, programs), strict=True)):
         samples = list(_cut(window, start))
-        charged = list(charge(window, samples, devices, feeder, programs))
+        charged = list(charge(window, samples, devices, feeder, programs, collections))
         totals.add(n, charged, weights[n])
+    totals.add_collections(collections, windows)
     for compiled, unseen in watcher.unseen.items():
         if compiled >= count:
             totals.add_unseen(unseen)
@@ -212,21 +220,32 @@ def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> flo
     return math.inf
 
 
-def _weights(windows: list[Window], start: float, until: float) -> list[float]:
+def _weights(
+    windows: list[Window], collections: list[Collection], start: float, until: float
+) -> list[float]:
     """Return for how many seconds after the start, up to a time, each window counts.
 
     A window that a call has kept open, since the call held Python's lock, counts more: the sampling
-    thread cannot begin a window during such a call.
+    thread cannot begin a window during such a call. A collection of garbage counts once.
     """
     if not windows:
         return []
-    stands_for = [min(window.stands_for, window.over - start) for window in windows]
-    weights = [
-        seconds * (window.over - max(window.began, start)) / window.length
-        for window, seconds in zip(windows, stands_for, strict=True)
+    spans = [(each.start, each.end) for each in collections]
+
+    def without_collections(since: float, until: float) -> float:
+        since = max(since, start)
+        return max(until - since - overlap(spans, since, until), 0.0)
+
+    lengths = [max(without_collections(w.began, w.over), 1e-9) for w in windows]
+    stands_for = [
+        without_collections(w.since, w.until) + n for w, n in zip(windows, lengths, strict=True)
     ]
-    seen = sum(stands_for) + max(until - windows[-1].over, 0.0)
-    return [weight * seen / sum(weights) for weight in weights]
+    seen = sum(stands_for) + without_collections(windows[-1].over, until)
+    shares = [s * n / w.length for s, n, w in zip(stands_for, lengths, windows, strict=True)]
+    return [
+        window.over - max(window.began, start) - length + share * seen / sum(shares)
+        for window, length, share in zip(windows, lengths, shares, strict=True)
+    ]
 
 
 def _cut(window: Window, start: float) -> Iterator[Sample]:

@@ -377,7 +377,7 @@ class Watched:
             count = sum(finding.callers.values())
             several = [f"{at} ({n / count:.0%})" for at, n in called if n > 0.005 * count]
             places = ", ".join(several) if len(several) > 1 else called[0][0]
-            yield f"{'It struck at' if finding.kind == 'collection' else 'Called from'} {places}."
+            yield f"{'Called from' if finding.place.line else 'It struck at'} {places}."
 
     def _repr_html_(self) -> str:
         rows = []

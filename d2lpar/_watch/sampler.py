@@ -19,6 +19,7 @@ sums the charges.
 
 import _thread
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -95,7 +96,6 @@ class Unseen:
     # How long a thread was at each position, by its activity; and the names of the threads.
     positions: Counter[tuple[CodePosition, str]] = field(default_factory=Counter)
     names: dict[CodePosition, set[str]] = field(default_factory=lambda: defaultdict(set))
-    collections: list[Collection] = field(default_factory=list)  # Outside of windows.
 
 
 class Watcher:
@@ -128,10 +128,8 @@ class Watcher:
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
-        self._collections: list[Collection] = []  # Since the last sample.
+        self.collections: list[Collection] = []
         self._collecting_since: float | None = None
-        # Seconds of collections since the last window; the next one does not stand for them.
-        self._skipped = 0.0
         self._done = threading.Event()
         self._ended = threading.Event()
         self._ended.set()
@@ -265,40 +263,29 @@ class Watcher:
                 second_half[ident] = ThreadSample(name, stack, *flags)
             self.callers[old.position].update(old.callers[:1])
         self.watched.looks += 1
-        collections, self._collections = self._collections, []
         if before and window is None:
-            self._note_unseen(now, before, first_half, collections)
+            self._note_unseen(now, before, first_half)
         elif before:
             native_cores = (process - process_before - python) / seconds
             middle = now - seconds / 2
-            window.collections += collections
-            window.stands_for, self._skipped = window.stands_for - self._skipped, 0.0
             window.samples += [
                 Sample(before, middle, before, first_half, native_cores),
                 Sample(middle, now, now, second_half, native_cores),
             ]
         self._last, self._clocks = last, (now, process, own)
 
-    def _note_unseen(
-        self,
-        now: float,
-        before: float,
-        threads: dict[int, ThreadSample],
-        collections: list[Collection],
-    ) -> None:
+    def _note_unseen(self, now: float, before: float, threads: dict[int, ThreadSample]) -> None:
+        """Keep a sample from time that no window stands for."""
         since = self.windows.late_since()
-        late = 0.0 if since is None else now - max(before, since)
-        collected = sum(end - start for start, end, _ in collections)
-        self._skipped += max(collected - late, 0.0)
-        if self.after and now < self.began + self.after:
+        if since is None or (self.after and now < self.began + self.after):
             return
-        unseen = self.unseen[len(self.compilations.done)]
-        unseen.collections += collections
-        unseen.reasons["Python collected garbage"] += collected
-        late = max(late - collected, 0.0)
+        since = max(before, since)
+        recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
+        collected = sum(each.end - max(each.start, since) for each in recent)
+        if collecting_since := self._collecting_since:  # This thread got its turn at the end.
+            collected += now - max(collecting_since, since)
+        unseen, late = self.unseen[len(self.compilations.done)], max(now - since - collected, 0.0)
         unseen.reasons[self.windows.obstacle() or "a call kept Python's lock"] += late
-        if not late:
-            return
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late
@@ -309,7 +296,7 @@ class Watcher:
         self._collecting_since = now if phase == "start" else None
         if phase == "stop" and since and now - since > _LONG_COLLECTION:
             sample = sample_stack(sys._getframe(1))
-            self._collections.append(Collection(since, now, sample and sample.position))
+            self.collections.append(Collection(since, now, sample and sample.position))
 
     def _listen_to_jax(self) -> None:
         # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks

@@ -164,9 +164,10 @@ class Window:
     over: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     recording: Recording | None = None  # May have begun earlier, and ended later.
-    stands_for: float = 0.0  # Seconds since the window before in which one could be opened.
+    # It stands for the time between these two as well; then the window was due, but late.
+    since: float = 0.0
+    until: float = 0.0
     length: float = 0.0  # The planned one, in seconds.
-    collections: list[Collection] = field(default_factory=list)
 
     @functools.cached_property
     def events(self) -> Events | None:
@@ -299,8 +300,9 @@ class Windows:
         with self._window_lock:
             if not self._open_profiler():
                 return
-            window = Window(time.perf_counter(), recording=self._recording, length=self._length)
-            until = self.due if window.began > self.due + self.LATE else window.began
+            began = time.perf_counter()
+            until = self.due if began > self.due + self.LATE else began
+            window = Window(began, 0.0, [], self._recording, self._last_over, until, self._length)
             # A thread that computes in Python keeps the GIL for 5 ms, and samples would be rare.
             before = sys.getswitchinterval()
             shorter = min(before, 5e-4)
@@ -313,7 +315,6 @@ class Windows:
                     take_sample(window)
             finally:
                 window.over = time.perf_counter()
-                window.stands_for += until - self._last_over + window.over - window.began
                 if abs(sys.getswitchinterval() - shorter) < 1e-9:
                     sys.setswitchinterval(before)
                 window.recording.windows.append(window)

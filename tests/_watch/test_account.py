@@ -45,8 +45,11 @@ def window(*threads, busy, moves=None, may_wait=False, collections=(), functions
 def account(
     *windows, after=0.0, collectives=(), unseen=None, seconds=None, programs=(), planned=None
 ):
-    """Return the report on windows, one a second, whose losses add up to the idle time."""
-    closed = []
+    """Return the report on windows, one a second, whose losses add up to the idle time.
+
+    Each stands for the second in which it ends.
+    """
+    closed, collections = [], []
     for second, given in enumerate(windows):
         samples = [
             Sample(
@@ -70,8 +73,9 @@ def account(
         ]
         over = samples[-1].end
         length = planned or over - second
-        collections = [Collection(second + a, second + b, p) for a, b, p in given.collections]
-        closed.append(Window(second, over, samples, None, 1.0, length, collections))
+        collections += [Collection(second + a, second + b, p) for a, b, p in given.collections]
+        since = min(over - 1, second)
+        closed.append(Window(second, over, samples, None, since, second, length))
         closed[-1].events = Events(
             {name: merged(spans, second) for name, spans in given.busy.items()},
             {"CPU 0": merged(collectives, second)},
@@ -86,6 +90,7 @@ def account(
         watched=watched,
         compilations=SimpleNamespace(done=programs),
         unseen={0: unseen} if unseen else {},
+        collections=collections,
         times=Counter(),
         callers=defaultdict(Counter),
         windows=SimpleNamespace(closed=closed, due=len(windows)),
@@ -257,8 +262,8 @@ def test_lines_that_take_too_little_time_are_summed():
     calls = [i for i in dis.get_instructions(code) if i.opname.startswith("CALL")]
     positions = {p.place.line: p for p in (CodePosition(code, i.offset) for i in calls)}
     stacks = [StackSample((0, 0, 0), p, p, (), "python") for p in positions.values()]
-    (other,) = account(window(stacks, busy={})).findings
-    assert (other.kind, other.lost) == ("other", pytest.approx(1.0))
+    (other,) = account(window(stacks, busy={}), seconds=3.0).findings
+    assert (other.kind, other.lost) == ("other", pytest.approx(3.0))
 
 
 def unseen(seconds, **reasons):
