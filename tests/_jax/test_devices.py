@@ -18,7 +18,6 @@ from d2lpar import (
 )
 from d2lpar._jax.devices import this_machine
 from d2lpar._plain.errors import DeviceError
-from d2lpar._plain.format import plural
 
 # --- Devices ------------------------------------------------------------------------------------
 
@@ -37,19 +36,13 @@ def test_without_a_gpu_the_cpu_takes_its_place():
 
 
 @pytest.mark.parametrize(
-    ("device", "there_are", "way_out"),
-    [
-        (cpu, len(CPUS), f"Call d2lpar.use_cpu_devices({len(CPUS) + 1}) before any other use of"),
-        (gpu, num_gpus(), "Use d2lpar.try_gpu(), which falls back to the CPU."),
-    ],
+    ("device", "count", "way_out"),
+    [(cpu, len(CPUS), rf"Call .*use_cpu_devices\({len(CPUS) + 1}\)"), (gpu, num_gpus(), "try_gpu")],
 )
-def test_a_device_that_is_not_there_is_an_error_with_a_way_out(device, there_are, way_out):
-    name = device.__name__
-    seen = plural(there_are, f"{name.upper()} device")
-    with pytest.raises(DeviceError) as caught:
-        device(there_are)
-    expected = f"{name}({there_are}) was asked for, but JAX sees {seen}. {way_out}"
-    assert str(caught.value).startswith(expected)
+def test_a_device_that_is_not_there_is_an_error_with_a_way_out(device, count, way_out):
+    message = rf"{device.__name__}\({count}\) was asked for, but JAX sees {count} .*\. .*{way_out}"
+    with pytest.raises(DeviceError, match=message):
+        device(count)
 
 
 def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
@@ -59,22 +52,11 @@ def test_other_cpu_devices_cannot_be_had_once_jax_has_started():
         use_cpu_devices(n + 1)
 
 
-def test_as_many_cpu_devices_as_there_are_can_always_be_had():
-    use_cpu_devices(len(CPUS))
-    assert jax.local_devices(backend="cpu") == CPUS
-
-
-def test_cpu_devices_can_be_had_before_jax_starts(run_python):
-    program = "from d2lpar import *; use_cpu_devices(2); print(cpu(1).id, len(try_all_gpus()))"
-    assert run_python(program, JAX_PLATFORMS="cpu", JAX_NUM_CPU_DEVICES="1") == "1 1"
-
-
 @pytest.mark.parametrize(
     ("program", "environment", "found"),
     [
         ("use_cpu_devices(2)", "8", "8"),
-        ("use_cpu_devices(3)", "2", "3"),
-        ("use_cpu_devices(3); use_cpu_devices(2)", "1", "3"),
+        ("use_cpu_devices(3); use_cpu_devices(2); cpu(2); use_cpu_devices(3)", "1", "3"),
     ],
 )
 def test_more_cpu_devices_than_needed_are_kept(run_python, program, environment, found):
@@ -117,12 +99,9 @@ def test_two_devices_are_the_first_pair_that_the_machine_has(machine, cpus, gpus
     assert two_devices(*pairs) == chosen
 
 
-@pytest.mark.parametrize(
-    "pair", ["cpu", "", "cpu+", "cpu+tpu", "cpu+gpu+cpu", "CPU+GPU", "cpu gpu", 2, None, ("cpu",)]
-)
+@pytest.mark.parametrize("pair", ["cpu", "cpu+", "cpu+tpu", "cpu+gpu+cpu", "CPU+GPU", None])
 def test_a_pair_that_is_written_in_another_way_is_refused(pair):
-    refusal = f'A pair is written "cpu+gpu" or the like, found {pair!r}.'
-    with pytest.raises(ValueError, match=re.escape(refusal)):
+    with pytest.raises(ValueError, match=re.escape(f'"cpu+gpu" or the like, found {pair!r}')):
         two_devices(pair)
 
 
@@ -147,31 +126,25 @@ def test_this_machine_is_the_one_that_runs():
     assert sum(int(kind.split()[0]) for kind in machine.devices.split(", ")) == cpus + num_gpus()
 
 
-@pytest.mark.parametrize(
-    ("cpus", "gpus", "devices"),
-    [(2, ["H200", "T4", "H200"], "2 x cpu, 2 x H200, 1 x T4"), (0, ["H200"], "1 x H200")],
-    ids=["several kinds", "JAX_PLATFORMS=cuda hides the CPU"],
-)
-def test_devices_are_counted_by_kind(machine, cpus, gpus, devices):
-    cpus = [SimpleNamespace(device_kind="cpu")] * cpus
-    machine(cpus, [SimpleNamespace(device_kind=kind) for kind in gpus])
-    assert this_machine().devices == devices
+def test_devices_are_counted_by_kind(machine):
+    kinds = "H200", "T4", "H200"
+    machine([], [SimpleNamespace(device_kind=kind) for kind in kinds])
+    assert this_machine().devices == "2 x H200, 1 x T4"
 
 
 @pytest.mark.parametrize(
     ("script", "driver"),
     [
-        (None, ""),
         ("echo ' 570.124.06 '; echo 570.124.06", "570.124.06"),
-        ("[ $1 = --query-gpu=driver_version ] && [ $2 = --format=csv,noheader ] && echo 1", "1"),
-        # It does say that on its standard output.
+        # nvidia-smi writes its errors to standard output.
         ("echo 'NVIDIA-SMI has failed because it could not reach the driver'; exit 9", ""),
     ],
 )
-def test_the_driver_is_what_nvidia_smi_says_if_it_does(tmp_path, monkeypatch, script, driver):
+def test_the_driver_is_the_first_line_of_nvidia_smi_unless_it_fails(
+    tmp_path, monkeypatch, script, driver
+):
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    if script:
-        program = tmp_path / "nvidia-smi"
-        program.write_text(f"#!/bin/sh\n{script}\n")
-        program.chmod(0o755)
     assert this_machine().driver == driver
