@@ -68,6 +68,7 @@ HUGE = jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32)
         (lambda x, unused: x + 1, (X, X), ["add"], [(0, 2)]),
         (calls, (X,), ["inner", "inner", "<lambda>"], [(0, 1), (1, 2), (2, 3)]),
         (copies, (X, X), ["device_put", "device_put", "sin"], [(0, 2), (1, 3), (3, 4)]),
+        (lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x), (X,), ["scan"], [(0, 1)]),
         (jnp.sin, (HUGE,), ["sin"], [(0, 1)]),  # Traced, and not run.
     ],
 )
@@ -86,28 +87,10 @@ def test_a_node_has_the_shape_and_dtype_of_its_result_and_the_numbers_of_the_pro
 
 
 @pytest.mark.parametrize(
-    ("operator", "function"),
-    [
-        ("scan", lambda x: jax.lax.scan(lambda c, _: (c + 1, c), x, None, length=3)),
-        ("scan", lambda x: jax.lax.fori_loop(0, 3, lambda _, c: c * 2, x)),
-        ("while", lambda x: jax.lax.while_loop(lambda c: c[0, 0] < 9, lambda c: c * 2, x)),
-        ("cond", lambda x: jax.lax.cond(x[0, 0] > 0, lambda c: c + 1, lambda c: c - 1, x)),
-    ],
-)
-def test_control_flow_is_one_node_on_the_device_of_its_operands(operator, function):
-    graph = computation_graph(function, on(1))
-    assert operators(graph).count(operator) == 1
-    assert nx.is_directed_acyclic_graph(graph)
-    assert set(devices(graph)) == {"CPU 1"}
-
-
-@pytest.mark.parametrize(
     ("function", "args", "kwargs", "names"),
     [
         (lambda x, y: x * y, (X, X), {}, ["x", "y"]),
         (lambda pair, z: pair[0] * pair[1] + z, ((X, X), X), {}, ["pair[0]", "pair[1]", "z"]),
-        (lambda d: d["b"] - d["a"], ({"b": X, "a": X},), {}, ["d['a']", "d['b']"]),
-        (lambda *many: sum(many), (X, X), {}, ["many[0]", "many[1]"]),
         (lambda x, *, b, a: x * b - a, (X,), {"b": X, "a": X}, ["x", "a", "b"]),
         (lambda x, unset=None: x * 2, (X, None), {}, ["x"]),
         (jax.jit(lambda x: x), (X,), {}, ["x"]),
@@ -160,16 +143,9 @@ def test_a_copy_and_the_operators_after_it_have_the_device_of_its_target(target,
     assert devices(graph) == ["CPU 0", name, name]
 
 
-@pytest.mark.parametrize(
-    ("operator", "function"),
-    [
-        ("add", lambda x, y: x * 2 + y),
-        ("cond", lambda x, y: jax.lax.cond(True, lambda a, b: a, lambda a, b: b, x, y)),
-    ],
-)
-def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them(operator, function):
-    with pytest.raises(DeviceError, match=f"'{operator}' is given arrays of CPU 0 and CPU 1.*copy"):
-        computation_graph(function, on(1), on(0))
+def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them():
+    with pytest.raises(DeviceError, match=r"'add' is given arrays of CPU 0 and CPU 1.*copy"):
+        computation_graph(lambda x, y: x * 2 + y, on(1), on(0))
 
 
 # --- Critical paths ---------------------------------------------------------------------------

@@ -1,8 +1,6 @@
 import itertools
 import math
-import sys
 from collections import Counter
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -231,15 +229,9 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
 
 
-@pytest.mark.parametrize(("shell", "told"), [(None, []), ("a shell", ["svg"])])
-def test_only_a_notebook_is_told_to_show_vector_graphics(monkeypatch, shell, told):
-    formats = []
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    backend = SimpleNamespace(set_matplotlib_formats=formats.append)
-    monkeypatch.setitem(sys.modules, "matplotlib_inline", SimpleNamespace(backend_inline=backend))
-    monkeypatch.setitem(sys.modules, "matplotlib_inline.backend_inline", backend)
-    plot.use_style()
-    assert formats == told
+def test_the_style_makes_no_script_look_like_a_notebook(run_python):
+    program = "import d2lpar, IPython; d2lpar.use_style(); print(IPython.get_ipython())"
+    assert run_python(program) == "None"
 
 
 # --- Axes and error bars ----------------------------------------------------------------------
