@@ -4,7 +4,7 @@ import html
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Real
 from typing import Any
@@ -219,26 +219,6 @@ class Quantity:
         if not math.isfinite(bound):
             raise ValueError(f"{self.name!r} cannot be compared with {other!r}.")
         return bound, bound
-
-    def select(self, rounds: Sequence[bool]) -> "Quantity":
-        """Return the samples of some rounds only, chosen by something that is not this quantity.
-
-        Args:
-            rounds: Whether to keep each sample.
-
-        Raises:
-            ValueError: If there is not one for each sample, or none is to be kept.
-
-        Example:
-            >>> Quantity("time", (1, 9, 2), "s").select([True, False, True]).samples
-            (1.0, 2.0)
-        """
-        if len(rounds) != len(self.samples):
-            raise ValueError(
-                f"{self.name!r} has {len(self.samples)} samples, but {len(rounds)} rounds were "
-                "given: say for each sample whether to keep it."
-            )
-        return replace(self, samples=tuple(itertools.compress(self.samples, rounds)))
 
     def rename(self, name: str) -> "Quantity":
         """Return the same samples under another name."""

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from tables import bars_of, cells_of
 
-from d2lpar import OverlapScore, Predicate, Quantity, exact, once
+from d2lpar import Predicate, Quantity, exact, once
 from d2lpar._measure.quantity import quantities_table
 
 # Ten samples 1..10: the interval of their median is 2 to 9.
@@ -37,13 +37,6 @@ def test_a_surer_interval_needs_more_samples_and_fewer_are_said_to_be_too_few(le
     assert few.warnings[0] == f"{count} too few for a {100 * level:g} % interval (needs {fewest})"
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8, 9])
-def test_median_and_quartiles_are_those_of_numpy(n):
-    quantity = Quantity("drawn", drawn(n))
-    assert quantity.median == pytest.approx(np.median(quantity.samples))
-    assert quantity.quartiles == pytest.approx(tuple(np.percentile(quantity.samples, [25, 75])))
-
-
 def test_widely_spread_samples_carry_a_warning():
     assert TEN.warnings == ("interquartile range is 82% of the median",)
     assert Quantity("steady", (1.0,) * 6).warnings == ()
@@ -67,13 +60,8 @@ def test_widely_spread_samples_carry_a_warning():
         (TEN.between(0, 1.9), "fails"),
         (TINY > 0, "inconclusive"),
         (exact("three", 3) > 3, "fails"),
-        (exact("three", 3).between(3, 3), "holds"),
-        (TEN > Quantity("less", (1.0,) * 6), "holds"),
         (TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)), "inconclusive"),
-        (TEN > Quantity("more", (9.0,) * 6), "fails"),
-        (TEN < Quantity("more", (9.5,) * 6), "holds"),
         (TEN < Quantity("alike", (5, 6, 7, 8, 9, 10)), "inconclusive"),
-        (TEN < Quantity("less", (2.0,) * 6), "fails"),
     ],
     ids=str,
 )
@@ -131,13 +119,6 @@ def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
     assert Quantity(**seconds.as_dict()).once
 
 
-def test_chosen_rounds_and_another_name_change_nothing_else():
-    score = OverlapScore("score", (0.9, 0.1, 0.8), shared_device="CPU 0")
-    chosen = score.select([True, False, True]).rename("overlap")
-    assert (chosen.name, chosen.samples, chosen.shared_device) == ("overlap", (0.9, 0.8), "CPU 0")
-    assert repr(exact("bytes", 7, "B").rename("size")) == "size: 7 B"
-
-
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -145,8 +126,7 @@ def test_chosen_rounds_and_another_name_change_nothing_else():
             lambda: Quantity("loss", (1.0, math.nan)),
             "Sample 1 of 'loss' is nan: nothing can be claimed.*Look for a division by zero",
         ),
-        (lambda: TINY.select([True]), "'tiny' has 3 samples, but 1 rounds were given"),
-        (lambda: TINY.select([False] * 3), "'tiny' has no samples"),
+        (lambda: Quantity("empty", ()), "'empty' has no samples"),
         (lambda: Quantity("few", (1, None)), "samples of 'few' must be numbers, found"),
         (lambda: Quantity("few", ("1", "2")), "samples of 'few' must be numbers, found"),
         (lambda: Quantity("sure", (1,), level=1), "'sure' lies between 0 and 1, found 1"),
