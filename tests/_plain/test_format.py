@@ -23,20 +23,15 @@ from d2lpar._plain.format import (
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
     [
-        (61.25, "s", "61.2 s"),
         (0.9999, "s", "1 s"),
         (0.0123456, "s", "12.3 ms"),
-        (1e-9, "s", "1 ns"),
         (1.3e-13, "s", "under 1 ns"),  # What a fit ran into, and was printed as 0.00013 ns.
         (0, "s", "0 s"),
         (-0.25, "s", "-250 ms"),
         (float("inf"), "s", "inf s"),
-        (999, "B", "999 B"),
         (999_999, "B", "1 MB"),
         (3e12, "B", "3000 GB"),
-        (0.12345, "", "0.123"),
         (99.97, "", "100"),
-        (1e6, "", "1000000"),
     ],
 )
 def test_a_value_has_three_digits_and_the_prefix_that_fits(value, unit, text):
@@ -46,58 +41,37 @@ def test_a_value_has_three_digits_and_the_prefix_that_fits(value, unit, text):
 # --- Tables -------------------------------------------------------------------------------------
 
 
-def test_a_table_has_a_header_a_name_for_each_row_and_remarks_below():
-    html = as_table(["", "time"], [["a", "1 s"], ["b", "2 s"]], ["nine rounds"])
-    assert cells_of(html) == [["", "time"], ["a", "1 s"], ["b", "2 s"]]
-    assert remarks_of(html) == ["nine rounds"]
+def test_a_table_has_a_header_a_name_for_each_row_and_remarks_that_are_text():
+    html = as_table(["", "a < b"], [["a", "<b>1 s</b>"], ["b", "2 s"]], ["<script>"])
+    assert cells_of(html) == [["", "a < b"], ["a", "1 s"], ["b", "2 s"]]
+    assert remarks_of(html) == ["<script>"]
     assert html.count('scope="col"') == 1  # A header without words would be read out as one.
     assert html.count('scope="row"') == 2
     assert 'style="overflow-x:auto" tabindex="0"' in html  # It scrolls, by keyboard as well.
 
 
-def test_titles_and_remarks_are_text_and_cells_are_html():
-    html = as_table(["a < b"], [["<b>bold</b>"]], ["<script>"])
-    assert "a &lt; b" in html
-    assert "<b>bold</b>" in html
-    assert "<script>" not in html
-    assert remarks_of(html) == ["<script>"]
+INK = "currentColor"
 
 
 @pytest.mark.parametrize(
-    ("first", "whole", "longest", "host", "device"),
+    ("bar", "shapes"),
     [
-        (1, 4, 8, 12.5, 37.5),
-        (0, 8, 8, 0.8, 100),  # Python's part never vanishes.
-        (9, 4, 8, 50, 0),  # Nor is it longer than the whole.
-        (0, 0, 0, 0.8, 0),
+        (stacked_bar(1, 4, 8, "usual"), [(DEVICE, 12.5, 37.5), (HOST, 0, 12.5)]),
+        (stacked_bar(0, 8, 8, "Python's part can be seen"), [(DEVICE, 0, 100), (HOST, 0, 0.8)]),
+        (stacked_bar(9, 4, 8, "and is no longer than the whole"), [(DEVICE, 50, 0), (HOST, 0, 50)]),
+        (stacked_bar(0, 0, 0, "nothing"), [(DEVICE, 0, 0), (HOST, 0, 0.8)]),
+        (interval_bar(2, 3, 6, (0, 10)), [(INK, 20, 40), (INK, 29.3, 1.4)]),
+        (interval_bar(-5, -5, 20, (0, 10)), [(INK, 1, 98), (INK, 0.3, 1.4)]),
+        (interval_bar(10, 10, 10, (0, 10)), [(INK, 99, 0.5), (INK, 98.3, 1.4)]),
+        (share_bar(0.25, HOST, "usual"), [(INK, 0, 100), (HOST, 0, 25)]),
+        (share_bar(-0.1, HOST, "no less than nothing"), [(INK, 0, 100), (HOST, 0, 0)]),
+        (share_bar(1.3, HOST, "no more than the whole"), [(INK, 0, 100), (HOST, 0, 100)]),
     ],
 )
-def test_a_stacked_bar_is_python_first_and_then_the_device(first, whole, longest, host, device):
-    ((label, drawn),) = bars_of(stacked_bar(first, whole, longest, "a label"))
-    widths = {color: width for color, _, width in drawn}
-    assert label == "a label"
-    assert widths == {HOST: host, DEVICE: device}
-
-
-def test_an_interval_is_drawn_from_end_to_end_with_its_median_in_it():
-    ((label, (interval, median)),) = bars_of(interval_bar(2, 3, 6, (0, 10)))
-    assert interval[1:] == (20, 40)
-    assert median[1] + median[2] / 2 == pytest.approx(30)
-    assert label == "median at 30 % of the bar, interval 20 % to 60 %"
-
-
-@pytest.mark.parametrize(("low", "high"), [(-5, 20), (0, 0), (10, 10)])
-def test_an_interval_stays_within_its_axis_and_can_be_seen(low, high):
-    ((_, shapes),) = bars_of(interval_bar(low, low, high, (0, 10)))
-    for _, start, width in shapes:
-        assert 0 <= start < start + width <= 100
-
-
-@pytest.mark.parametrize(("share", "width"), [(-0.1, 0), (0.25, 25), (1.3, 100)])
-def test_a_share_fills_no_less_than_nothing_and_no_more_than_the_whole(share, width):
-    ((_, (whole, filled)),) = bars_of(share_bar(share, HOST, "a share"))
-    assert whole[1:] == (0, 100)
-    assert filled == (HOST, 0, width)
+def test_a_bar_lies_within_its_column_and_has_a_label(bar, shapes):
+    ((label, drawn),) = bars_of(bar)
+    assert label
+    assert drawn == shapes
 
 
 # --- Writing files -----------------------------------------------------------------------------
@@ -110,19 +84,12 @@ def old(tmp_path):
     return path
 
 
-def test_a_second_text_replaces_the_first(old):
+def test_a_second_text_replaces_the_first_in_a_file_with_the_same_permissions(old):
+    old.chmod(0o604)
     write_whole(old, "neu, Ångström\n")
     assert old.read_bytes() == "neu, Ångström\n".encode()
+    assert old.stat().st_mode & 0o777 == 0o604
     assert os.listdir(old.parent) == [old.name]
-
-
-def test_a_new_file_has_the_permissions_of_the_umask_and_an_old_one_keeps_its_own(old):
-    umask = os.umask(0)
-    os.umask(umask)
-    assert old.stat().st_mode & 0o777 == 0o666 & ~umask
-    old.chmod(0o600)
-    write_whole(old, "new")
-    assert old.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_symbolic_link_stays_and_its_target_is_replaced(old):
@@ -155,14 +122,13 @@ def test_a_folder_and_a_file_in_no_folder_cannot_be_written(tmp_path, path):
     assert not can_be_written(tmp_path / path)
 
 
-@pytest.mark.parametrize("stops", [OSError("no space left"), KeyboardInterrupt()], ids=repr)
 @pytest.mark.parametrize("where", ["fsync", "replace"])
-def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where, stops):
+def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where):
     def stop(*_):
-        raise stops
+        raise KeyboardInterrupt
 
     monkeypatch.setattr(os, where, stop)
-    with pytest.raises(type(stops)):
+    with pytest.raises(KeyboardInterrupt):
         write_whole(old, "new")
     assert old.read_text() == "old"
     assert os.listdir(old.parent) == [old.name]
