@@ -3,19 +3,7 @@ import re
 import numpy as np
 import pytest
 
-from d2lpar import (
-    CompilationError,
-    D2lparError,
-    DeviceError,
-    WorkerError,
-)
 from d2lpar._plain.errors import require_count
-
-
-@pytest.mark.parametrize("error", [CompilationError, DeviceError, WorkerError])
-def test_an_error_is_caught_under_our_name_and_under_that_of_python(error):
-    assert issubclass(error, D2lparError)
-    assert issubclass(error, RuntimeError)
 
 
 @pytest.mark.parametrize("value", [1, -1, np.int64(1), True, 2.0, "2", None])
