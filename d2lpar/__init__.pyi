@@ -58,7 +58,6 @@ from ._processes.workers import Workers as Workers
 from ._timeline.graph import (
     computation_graph as computation_graph,
     critical_path as critical_path,
-    seconds_of as seconds_of,
     width as width,
 )
 from ._timeline.plot import (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 
 from d2lpar._jax.devices import device_name
 from d2lpar._plain.errors import DeviceError, WhenUsed, require_function
-from d2lpar._timeline.timeline import PYTHON, Timeline
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -164,36 +162,6 @@ def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
     pairs.add_edges_from((("before", start), ("after", end)) for start, end in after.edges)
     matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
     return len(nodes) - len(matching) // 2
-
-
-def seconds_of(graph: nx.DiGraph, timeline: Timeline) -> dict[int, float]:
-    """Return how long each operator of a graph took, as far as a timeline shows it.
-
-    The n-th call of a function on a device in the program is its n-th run there. Nodes without a
-    run of their own, such as inputs, are left out.
-
-    Args:
-        graph: The graph of the recorded function, from `computation_graph`. A node without a
-            device ran on the only device of its program, or, of several, on JAX's default.
-        timeline: The recording, from `record_trace`.
-
-    Returns:
-        Seconds for each node.
-    """
-    runs = defaultdict(dict)
-    for event in timeline.programs.events:
-        if not event.device.startswith(PYTHON):
-            runs[event.program].setdefault(event.device, deque()).append(event.duration / 1e9)
-    default = device_name(*jax.device_put(0).devices())
-    seconds = {}
-    for node, attributes in graph.nodes.items():
-        by_device = runs[attributes["operator"]]
-        device = attributes["device"]
-        if not device:
-            device = next(iter(by_device)) if len(by_device) == 1 else default
-        if by_device.get(device):
-            seconds[node] = by_device[device].popleft()
-    return seconds
 
 
 def require_graph(graph: Any, caller: str) -> None:

@@ -1,4 +1,4 @@
-"""A timeline of events on devices, and its arithmetic: busy, idle and overlapping time."""
+"""A timeline of events on devices, and its arithmetic: busy and idle time."""
 
 import html
 import math
@@ -176,22 +176,6 @@ class Timeline:
             row: One of `rows`.
         """
         return self.elapsed - self.busy(row)
-
-    def overlap(self, row: str, other: str) -> float:
-        """Return for how many seconds two rows had something under way at the same time.
-
-        Args:
-            row: One of `rows`.
-            other: Another row.
-
-        Raises:
-            ValueError: If both are the same row, which overlaps with itself all the time.
-        """
-        if row == other:
-            raise ValueError(f"The overlap of {row!r} with itself was asked for; name two rows.")
-        events, others = self.row(row), self.row(other)
-        either = _covered(in_order([*events, *others]))
-        return (_covered(events) + _covered(others) - either) / 1e9
 
     def __repr__(self) -> str:
         lines = [f"timeline of {format_seconds(self.elapsed)}, {self.source}"]

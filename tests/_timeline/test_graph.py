@@ -7,19 +7,8 @@ import networkx as nx
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
-from recorded import FIRST, work
-from timelines import event, timeline
 
-from d2lpar import (
-    DeviceError,
-    computation_graph,
-    cpu,
-    critical_path,
-    record_trace,
-    seconds_of,
-    width,
-)
-from d2lpar._timeline.timeline import PYTHON
+from d2lpar import DeviceError, computation_graph, cpu, critical_path, width
 
 X = jnp.ones((1, 2))
 
@@ -185,51 +174,3 @@ def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
     assert width(graph) == 2
     assert width(graph, [node for node in graph if graph.nodes[node]["operator"] == "cos"]) == 1
     assert width(graph, []) == 0
-
-
-# --- Graphs and timelines ---------------------------------------------------------------------
-
-
-def seconds(nodes, *events):
-    """Return the seconds of a graph, given as the operator and the device of each node."""
-    graph = nx.DiGraph()
-    for number, (operator, device) in enumerate(nodes):
-        graph.add_node(number, operator=operator, device=device)
-    return seconds_of(graph, timeline(*events))
-
-
-def test_each_operator_gets_the_time_of_its_own_run():
-    took = seconds(
-        [("input", None), ("f", "CPU 0"), ("g", "CPU 0"), ("f", "CPU 1"), ("f", "CPU 0")],
-        event(PYTHON, 0, 70, "f", "dispatch"),
-        event("CPU 0", 0, 10, "f", "a", run=0),
-        event("CPU 0", 10, 25, "g", "a", run=1),
-        event("CPU 0", 25, 40, "g", "b", run=1),
-        event("CPU 1", 10, 30, "f", "a", run=0),
-        event("CPU 0", 60, 65, "f", "a", run=2),
-    )
-    assert took == pytest.approx({1: 10e-9, 2: 30e-9, 3: 20e-9, 4: 5e-9})
-
-
-def test_an_operator_without_a_device_ran_on_the_only_one_of_its_program_and_no_run_counts_twice():
-    runs = [event("CPU 1", 10 * n, 10 * n + n, run=n) for n in (1, 2, 3)]
-    took = seconds([("f", "CPU 1"), ("f", None), ("f", "CPU 1"), ("f", None)], *runs)
-    assert took == pytest.approx({0: 1e-9, 1: 2e-9, 2: 3e-9})
-
-
-@pytest.mark.parametrize("default", [0, 1])
-def test_of_several_devices_an_operator_without_one_ran_on_the_default(default):
-    runs = [event("CPU 0", 0, 1, run=0), event("CPU 1", 0, 2, run=1), event("CPU 1", 2, 5, run=2)]
-    with jax.default_device(cpu(default)):
-        took = seconds([("f", "CPU 1"), ("f", None)], *runs)
-    assert took == pytest.approx({0: 2e-9, 1: [1e-9, 3e-9][default]})
-
-
-def test_the_graph_of_a_recorded_function_finds_its_runs():
-    def function(matrix):
-        return work(jax.device_put(work(matrix), cpu(1)))
-
-    jax.block_until_ready(function(FIRST))  # Nothing compiles while it is recorded.
-    graph = computation_graph(function, FIRST)
-    _, run = record_trace(function, FIRST)
-    assert len(seconds_of(graph, run)) == 2  # No copy: a copy is watched only if returned.
