@@ -37,11 +37,6 @@ def test_what_is_private_in_jax_is_named_in_one_folder():
     assert named == {"_jax"}
 
 
-def test_what_does_not_exist_is_an_attribute_error_and_what_does_is_listed():
-    assert not hasattr(d2lpar, "nothing")
-    assert {*d2lpar.__all__, "__version__"} == set(dir(d2lpar))
-
-
 def test_every_public_name_has_one_entry_on_the_pages_of_the_api_and_a_link_to_it():
     pages = (ROOT / "book" / "api").glob("*.md")
     text = "".join(page.read_text(encoding="utf-8") for page in pages)

