@@ -76,17 +76,12 @@ def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
     assert shared.run(shared.keep(lambda: abs), -3) == [3, 3]  # A function may be kept too.
 
 
-def test_what_they_print_is_shown_with_their_number(shared, capfd):
-    shared.run(lambda: print("one\ntwo, without an end", end=""))
+def test_what_they_print_is_shown_with_their_number_however_much(shared, capfd):
+    shared.run(lambda: print("a line\n" * 100_000 + "one without an end", end=""))
     shown = capfd.readouterr().out.splitlines()
     for process in "01":
-        own = [line for line in shown if line.startswith(f"[{process}]")]
-        assert own == [f"[{process}] one", f"[{process}] two, without an end"]
-
-
-def test_a_megabyte_of_output_blocks_no_process(shared, capfd):
-    shared.run(lambda: print("\n".join(["y" * 99] * 10_000)))
-    assert len(capfd.readouterr().out) > 2_000_000
+        own = [line[4:] for line in shown if line.startswith(f"[{process}]")]
+        assert own == ["a line"] * 100_000 + ["one without an end"]
 
 
 def fail_in_one():
@@ -97,17 +92,14 @@ def fail_in_one():
 
 
 def test_an_error_names_the_process_and_its_line_and_its_last_output(shared):
-    with pytest.raises(WorkerError) as raised:
+    with pytest.raises(WorkerError, match=r"^Process 1 failed:") as raised:
         shared.run(fail_in_one)
     message = str(raised.value)
-    assert message.startswith("Process 1 failed:")
-    assert 'raise ValueError("no such file")' in message
     assert f'File "{__file__}"' in message
     assert message.endswith("The last lines it printed:\n  about to fail")
     assert raised.value.worker == 1
     fine, failed = shared.run(fail_in_one, return_exceptions=True)  # The workers go on.
-    assert fine == "fine"
-    assert str(failed) == message
+    assert (fine, str(failed)) == ("fine", message)
 
 
 def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
@@ -145,6 +137,16 @@ def print_for_ever():
         print("x" * 70)
 
 
+def leave_out_a_collective_step():
+    return sum_over_all(1) if number() == 0 else None
+
+
+NOT_REACHED = (
+    r"(?s)Process 0 has not ended after 4 s\.\n\[0\] waiting for a value.*test_workers.*float\(.*"
+    "Process 1 has not reached what process 0 is waiting for"
+)
+
+
 @pytest.mark.parametrize(
     ("function", "timeout", "error"),
     [
@@ -152,6 +154,7 @@ def print_for_ever():
         (leave_a_child, 60, "Process 1 has died: exit status 7"),
         (fail_while_the_other_waits, 60, "Process 1 failed"),
         (print_for_ever, 1, "Processes 0 and 1 have not ended after 1 s"),
+        (leave_out_a_collective_step, 4, NOT_REACHED),
     ],
 )
 def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(
@@ -163,16 +166,6 @@ def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_n
     assert repr(two) == "<2 workers, ended>"
     with pytest.raises(WorkerError, match="These workers have ended"):
         two.run(number)
-
-
-def test_a_process_that_leaves_out_a_collective_step_is_found_at_the_deadline(two):
-    with pytest.raises(WorkerError, match="Process 0 has not ended after 4 s") as raised:
-        two.run(lambda: sum_over_all(1) if number() == 0 else None, timeout=4)
-    _, waits, *_, last = str(raised.value).splitlines()
-    assert waits.startswith("[0] waiting for a value")
-    assert "return float(jax.jit" in waits
-    assert __file__ in waits
-    assert last == "Process 1 has not reached what process 0 is waiting for."
 
 
 def test_more_processes_than_cores_get_a_note_and_are_not_refused(monkeypatch, capsys):
@@ -246,7 +239,7 @@ def test_an_argument_that_makes_no_sense_is_refused(shared):
         Workers(1, devices=0)
     with pytest.raises(ValueError, match="kept by other workers"):
         shared.run(abs, workers_module.Kept(-1, 1))
-    with pytest.raises(ValueError, match="timeout must be a positive number"):
+    with pytest.raises(ValueError, match="timeout must be a finite, positive number"):
         shared.run(number, timeout=0)
 
 
