@@ -1,4 +1,3 @@
-import importlib
 import os
 import subprocess
 import sys
@@ -101,26 +100,15 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_test_runs(tmp_path)
     assert "--d2lpar-json: 'nowhere/times.json' cannot be written" in run.stderr
 
 
-def test_without_a_comparison_the_file_of_an_earlier_session_stays_and_that_is_said(tmp_path):
-    (tmp_path / "times.json").write_text("earlier")
-    run = run_pytest(tmp_path, "def test(): pass", "--d2lpar-json", "times.json")
-    assert "times.json is not written: no test has used the fixture `compare`" in run.stdout
-    assert (tmp_path / "times.json").read_text() == "earlier"
-
-
-def test_pytest_finds_the_fixtures_where_d2lpar_is_installed():
-    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text("utf-8"))
-    (name,) = project["project"]["entry-points"]["pytest11"].values()
-    fixtures = importlib.import_module(name)
-    assert hasattr(fixtures, "no_waits")
-    assert hasattr(fixtures, "compare")
-
-
-def test_a_fixture_of_the_project_takes_the_place_of_one_of_the_same_name(tmp_path):
+def test_without_our_fixtures_jax_is_not_imported_and_an_earlier_file_stays(tmp_path):
     own = "import pytest\n\n@pytest.fixture\ndef compare(): return 'own'\n"
     (tmp_path / "conftest.py").write_text(own)
-    run = run_pytest(tmp_path, "def test(compare): assert compare == 'own'")
+    (tmp_path / "times.json").write_text("earlier")
+    test = "import sys\n\ndef test(compare): assert compare == 'own' and 'jax' not in sys.modules"
+    run = run_pytest(tmp_path, test, "--d2lpar-json", "times.json")
     assert run.returncode == 0, run.stdout
+    assert "times.json is not written: no test has used the fixture `compare`" in run.stdout
+    assert (tmp_path / "times.json").read_text() == "earlier"
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
@@ -131,7 +119,9 @@ def test_pytest_runs_under_watch_also_where_warnings_are_errors(tmp_path, proces
     (metadata := tmp_path / "d2lpar-0.dist-info").mkdir()
     (metadata / "METADATA").write_text("Name: d2lpar\nVersion: 0\n")
     (metadata / "RECORD").write_text("d2lpar/__init__.py,,\nd2lpar/pytest_plugin.py,,\n")
-    (metadata / "entry_points.txt").write_text("[pytest11]\nd2lpar = d2lpar.pytest_plugin\n")
+    project = tomllib.loads((package.parent / "pyproject.toml").read_text("utf-8"))["project"]
+    (plugin,) = project["entry-points"]["pytest11"].values()
+    (metadata / "entry_points.txt").write_text(f"[pytest11]\nd2lpar = {plugin}\n")
     (tmp_path / "test_loop.py").write_text("def test(no_waits): pass")
     run = subprocess.run(
         [sys.executable, "-m", "d2lpar", "watch", "-m", "pytest", "-W", "error", "-n", processes],
@@ -142,8 +132,3 @@ def test_pytest_runs_under_watch_also_where_warnings_are_errors(tmp_path, proces
     )
     assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout + run.stderr
     assert "Watched for" in run.stderr
-
-
-def test_a_test_without_them_does_not_import_jax(tmp_path):
-    run = run_pytest(tmp_path, "import sys\n\ndef test(): assert 'jax' not in sys.modules\n")
-    assert run.returncode == 0, run.stdout
