@@ -15,8 +15,6 @@ import pytest
 import yaml
 from run_notebook import ROOT
 
-from d2lpar import num_gpus
-
 CLUSTER = ROOT / "book" / "cluster"
 SCRIPT = str(CLUSTER / "train.py")
 SLURM = ["sh", str(CLUSTER / "one-node-slurm")]
@@ -132,13 +130,6 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
 def test_mpirun_starts_it(alone, tmp_path):
     output = train([*MPIRUN, "-n", "4", sys.executable], tmp_path)
     assert "0/4 {'data': 2, 'model': 2}" in output
-    assert losses(output) == alone
-
-
-@pytest.mark.skipif(num_gpus() < 2, reason="takes two GPUs")
-def test_it_runs_over_two_gpus(alone, tmp_path):
-    output = train([*RUN, "-n", "2", "--gpus"], tmp_path, JAX_PLATFORMS="")
-    assert "0/2 {'data': 1, 'model': 2}" in output
     assert losses(output) == alone
 
 

@@ -3,7 +3,6 @@ import subprocess
 import sys
 
 import jax
-import pytest
 from commands import main_with
 
 from d2lpar import __version__, usable_cores
@@ -23,19 +22,9 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine():
     assert "JAX devices 2 x cpu" in " ".join(output.split())
 
 
-@pytest.mark.parametrize(
-    ("argument", "status", "printed"),
-    [
-        ("--version", 0, f"d2lpar {__version__}\n"),
-        ("--help", 0, "what JAX sees on this machine"),
-        ("nonsense", 2, "usage: d2lpar"),
-        ("--nonsense", 2, "usage: d2lpar"),
-    ],
-)
-def test_it_says_its_version_and_how_it_is_used(argument, status, printed, capsys):
-    assert main_with(argument) == status
-    out, err = capsys.readouterr()
-    assert printed in (err if status else out)
+def test_it_says_its_version(capsys):
+    assert main_with("--version") == 0
+    assert capsys.readouterr().out == f"d2lpar {__version__}\n"
 
 
 WINDOWS = """

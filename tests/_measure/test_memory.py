@@ -44,10 +44,7 @@ def test_a_block_shorter_than_the_interval_ends_in_a_sample_and_each_use_begins_
 
 
 def test_garbage_of_an_earlier_run_is_not_counted():
-    class Node:
-        pass
-
-    cycle = Node()
+    cycle = threading.Event()  # Any object that may be in a cycle.
     cycle.itself = cycle
     alive = weakref.ref(cycle)
     gc.disable()

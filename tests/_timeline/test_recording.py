@@ -54,15 +54,6 @@ def test_a_place_without_a_trace_is_an_error_that_says_what_to_name(tmp_path, na
         read_trace(tmp_path / name)
 
 
-def test_a_trace_of_jax_s_own_profiler_can_be_read(tmp_path):
-    with jax.profiler.trace(tmp_path):
-        jax.block_until_ready([work(FIRST), work(SECOND)])
-    run = read_trace(tmp_path)
-    for row, programs in (("CPU 0", ["work"]), ("CPU 1", ["work"]), (PYTHON, ["work", "work"])):
-        assert [event.program for event in run.programs.row(row)][:2] == programs
-    assert min(event.start for event in run.events) == 0
-
-
 def test_a_file_cut_off_or_of_another_kind_is_no_trace_unless_its_planes_are_whole(tmp_path):
     path, first = tmp_path / "x.xplane.pb", serialized(SMALL)
     both = first + serialized(OTHER)
