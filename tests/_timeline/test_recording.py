@@ -431,19 +431,19 @@ def test_python_s_row_shows_the_outermost_calls_and_all_annotations(read):
             ("ParseArguments", 130, 140, {}),
             ("d2lpar.annotation step", 200, 290, {}),
             ("d2lpar.annotation read #1", 210, 230, {}),
-            ("PjitFunction(f)", 220, 240, {}),
+            ("PjitFunction(outer)", 220, 240, {}),
             ("np.asarray(jax.Array)", 250, 280, {}),
         ],
         worker=[on_cpu(0, "outer", "dot", 40, 100)],
     )
-    calls = [(call.program, call.operator, call.start, call.end) for call in run.row(PYTHON)]
-    assert calls == [
+    calls = run.programs.row(PYTHON)
+    assert [(call.program, call.operator, call.start, call.end) for call in calls] == [
         ("outer", "dispatch", 0, 50),
         ("device_put", "dispatch", 60, 70),
         ("float", "wait", 80, 120),
         ("step", "annotation", 200, 290),
         ("read #1", "annotation", 210, 230),
-        ("f", "dispatch", 220, 240),
+        ("outer", "dispatch", 220, 240),
         ("asarray", "wait", 250, 280),
     ]
 
