@@ -137,9 +137,9 @@ def fill(watched: Watched, watcher: Any) -> None:
         window.events.busy for window in windows
     )
     if watcher.after is None:
-        start, count = _end_of_start(programs, windows, began)
+        start, count = _end_of_start(programs, windows, began, watcher.windows.could_begin)
     else:
-        start, count = min(began + watcher.after, now), 0
+        start, count = min(began + watcher.after, now), -1
     watched.start_seconds = start - began
     windows = [
         window
@@ -187,20 +187,23 @@ def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, flo
 
 
 def _end_of_start(
-    programs: list[Compiled], windows: list[Window], began: float
+    programs: list[Compiled], windows: list[Window], began: float, jax_began: float
 ) -> tuple[float, int]:
     """Return when the start ended, and how many programs were compiled until then.
 
     The start ends with the last of the first compilations that follow each other closely; at the
-    latest when something is repeated: a compilation, or calls of a function of the user.
+    latest when something is repeated: a compilation, or calls of a function of the user. Before JAX
+    has started, nothing is compiled, and the number is -1.
     """
+    if jax_began == math.inf:
+        return began, -1
     events = [window.events for window in windows]
     spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
     ran = min((each[0][0] for each in spans), default=math.inf)
     repeated = min((_repetition(each.functions, programs) for each in events), default=math.inf)
     # Count compilations before the first call, and those that follow soon after.
     soon = max(ran, began + 0.5) + 0.05
-    end, count = began, 0
+    end, count = jax_began, 0
     for program in programs:
         if program.again or program.began > min(soon, repeated):
             break

@@ -89,7 +89,7 @@ KINDS = {
         f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
-        "is inside a call while the device works",
+        "waits in a call",
         "A call waits if the queue is full, or copies its arguments.",
         _CHAPTER,
     ),
