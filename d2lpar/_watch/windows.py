@@ -317,6 +317,8 @@ class Windows:
                     if self._program_records.is_set() or done.wait(interval):
                         break
                     take_sample(window)
+                # A call that held Python's lock, or a collection, may have come after the last one.
+                take_sample(window)
             finally:
                 window.over = time.perf_counter()
                 if abs(sys.getswitchinterval() - shorter) < 1e-9:
