@@ -131,55 +131,58 @@ def fill(watched: Watched, watcher: Any) -> None:
     """Fill in the report of a watcher."""
     programs = list(watcher.compilations.done)
     find_again(programs)
-    began, now = watcher.began, watcher.began + watched.seconds
     windows = [window for window in list(watcher.windows.closed) if window.events]
-    missed = sum(len(window.events.calls) for window in windows) > 20 and not any(
-        window.events.busy for window in windows
-    )
+    began, now = watcher.began, watcher.began + watched.seconds
     if watcher.after is None:
-        start, count = _end_of_start(programs, windows, began)
+        start, count = _end_of_start(programs, windows, began, watcher.windows.could_begin)
     else:
-        start, count = min(began + watcher.after, now), 0
+        start, count = min(began + watcher.after, now), -1
     watched.start_seconds = start - began
-    windows = [
-        window
-        for window in windows
-        # The program, or its profiler, may have cut a window short.
-        if window.over > start and window.over - window.began > 0.5 * window.length and not missed
-    ]
+    windows = _usable(windows, start)
     collections = [each for each in list(watcher.collections) if each.start > start]
     weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
-    work: Counter[str] = Counter()
-    for window in windows:
-        for device, spans in window.events.busy.items():
-            work[device] += sum(last - first for first, last in spans)
-    # The busiest device comes first. Lines are charged with its idle time.
-    totals = _Totals([device for device, _ in work.most_common()] or ["The device"])
-    devices = list(totals.idle)
+    totals = _Totals(_devices(windows))
     for n, (window, feeder) in enumerate(zip(windows, feeders(windows, programs), strict=True)):
         samples = list(_cut(window, start))
-        charged = list(charge(window, samples, devices, feeder, programs, collections))
-        totals.add(n, charged, weights[n])
+        charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
+        totals.add(n, list(charged), weights[n])
     totals.add_collections(collections, windows)
     for compiled, unseen in watcher.unseen.items():
         if compiled >= count:
             totals.add_unseen(unseen)
-    if missed:
-        totals.reasons = Counter(["JAX's profiler recorded nothing of them"])
 
     seen, after = sum(weights), watched.judged_seconds
     watched.windows, watched.unseen_seconds = len(windows), max(after - seen, 0.0)
     watched.observed_seconds, watched.collective_seconds = totals.observed, totals.collective
-    watched.devices, watched.interval = {}, (0.0, 1.0)
-    for device in devices if windows else ():
-        share, low, high = _mean(totals.idle[device], weights)
-        watched.devices[device] = share * seen
-        if device == devices[0]:
-            watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
+    means = {device: _mean(totals.idle[device], weights) for device in totals.idle if windows}
+    watched.devices = {device: share * seen for device, (share, *_) in means.items()}
+    _, low, high = next(iter(means.values()), (0.0, 0.0, 1.0))
+    watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
     watched.findings = list(_findings(watched, watcher, totals, weights, programs, start))
     watched.findings.sort(key=lambda f: (_acts(f, after), f.lost + f.unseen), reverse=True)
     watched.notes = list(_notes(watched, totals))
+
+
+def _usable(windows: list[Window], start: float) -> list[Window]:
+    """Return the windows after the start, but those that the program or its profiler cut short."""
+    calls = sum(len(window.events.calls) for window in windows)
+    if calls > 20 and not any(window.events.busy for window in windows):
+        return []  # The profiler missed the devices.
+    return [
+        window
+        for window in windows
+        if window.over - window.began > 0.5 * window.length and any(_cut(window, start))
+    ]
+
+
+def _devices(windows: list[Window]) -> list[str]:
+    """Return the devices, the busiest first. Lines are charged with its idle time."""
+    work: Counter[str] = Counter()
+    for window in windows:
+        for device, spans in window.events.busy.items():
+            work[device] += sum(end - start for start, end in spans)
+    return [device for device, _ in work.most_common()] or ["The device"]
 
 
 def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, float]:
@@ -187,20 +190,23 @@ def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, flo
 
 
 def _end_of_start(
-    programs: list[Compiled], windows: list[Window], began: float
+    programs: list[Compiled], windows: list[Window], began: float, jax_began: float
 ) -> tuple[float, int]:
     """Return when the start ended, and how many programs were compiled until then.
 
     The start ends with the last of the first compilations that follow each other closely; at the
-    latest when something is repeated: a compilation, or calls of a function of the user.
+    latest when something is repeated: a compilation, or calls of a function of the user. Before JAX
+    has started, nothing is compiled, and the number is -1.
     """
+    if jax_began == math.inf:
+        return began, -1
     events = [window.events for window in windows]
     spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
     ran = min((each[0][0] for each in spans), default=math.inf)
     repeated = min((_repetition(each.functions, programs) for each in events), default=math.inf)
     # Count compilations before the first call, and those that follow soon after.
     soon = max(ran, began + 0.5) + 0.05
-    end, count = began, 0
+    end, count = jax_began, 0
     for program in programs:
         if program.again or program.began > min(soon, repeated):
             break

@@ -117,7 +117,8 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        # By the number of programs that had been compiled, since the start ends with one of them.
+        # By the number of programs compiled before, since the start ends with one of them; by -1
+        # before JAX had started.
         self.unseen: dict[int, Unseen] = defaultdict(Unseen)
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
@@ -284,8 +285,10 @@ class Watcher:
         collected = sum(each.end - max(each.start, since) for each in recent)
         if collecting_since := self._collecting_since:  # This thread got its turn at the end.
             collected += now - max(collecting_since, since)
-        unseen, late = self.unseen[len(self.compilations.done)], max(now - since - collected, 0.0)
-        unseen.reasons[self.windows.obstacle() or "a call kept Python's lock"] += late
+        late, obstacle = max(now - since - collected, 0.0), self.windows.obstacle()
+        has_begun = self.windows.could_begin < now
+        unseen = self.unseen[len(self.compilations.done) if has_begun else -1]
+        unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late

@@ -26,6 +26,7 @@ Launches by other threads than the main one remain unprotected.
 
 import ctypes
 import functools
+import math
 import re
 import sys
 import threading
@@ -262,6 +263,8 @@ class Windows:
         self._length = self.LENGTH / 2
         self._began = self._last_over = self.due = time.perf_counter()
         self._retry = 0.0
+        # When JAX had started.
+        self.could_begin = self._began if state.has_started() else math.inf
         self._window_lock = threading.Lock()
         self._program_records = threading.Event()
         self._recording: Recording | None = None
@@ -274,6 +277,7 @@ class Windows:
         """Return, in words, why no window can be opened now; "" if one can."""
         if not state.has_started():
             return "the program did not use JAX"
+        self.could_begin = min(self.could_begin, time.perf_counter())
         if self._program_records.is_set():
             if state.is_recording():
                 return "the program recorded with JAX's profiler itself"
@@ -313,6 +317,8 @@ class Windows:
                     if self._program_records.is_set() or done.wait(interval):
                         break
                     take_sample(window)
+                # A call that held Python's lock, or a collection, may have come after the last one.
+                take_sample(window)
             finally:
                 window.over = time.perf_counter()
                 if abs(sys.getswitchinterval() - shorter) < 1e-9:
