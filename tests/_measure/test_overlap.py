@@ -106,5 +106,6 @@ def test_a_pair_is_timed_alone_and_at_once_without_a_barrier_in_between(clock):
     totals = {name: times.total.median for name, times in pair.times.items()}
     assert totals == {"first alone": 3, "second alone": 2, "at once": 3}
     assert (pair.score.samples, pair.needs) == ((1,) * 9, None)
+    assert pair.score.level == pytest.approx(0.99)  # As at a look for the claim.
     for shown in (repr(pair), pair._repr_html_()):
         assert all(word in shown for word in ("first alone", "at once", "overlap score"))

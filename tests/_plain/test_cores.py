@@ -8,21 +8,24 @@ from d2lpar import free_cores, usable_cores
 from d2lpar._plain.cores import crowding
 
 
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
-def test_cores_that_the_process_may_not_use_do_not_count():
+@pytest.fixture
+def one_core():
+    """Confine this thread, and those that it starts, to one core."""
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("there is no affinity here")
     allowed = os.sched_getaffinity(0)
-    try:
-        os.sched_setaffinity(0, {min(allowed)})
-        assert usable_cores() == 1
-    finally:
-        os.sched_setaffinity(0, allowed)
-    assert usable_cores() == len(allowed)
+    os.sched_setaffinity(0, {min(allowed)})
+    yield
+    os.sched_setaffinity(0, allowed)
+
+
+def test_cores_that_the_process_may_not_use_do_not_count(one_core):
+    assert usable_cores() == 1
 
 
 @pytest.mark.parametrize(
     ("count", "quota", "usable"),
     [
-        (7, None, 7),
         (None, None, 1),  # The system does not know.
         (7, "max 100000", 7),
         (7, "300000 100000", 3),
@@ -67,11 +70,5 @@ def test_one_thread_takes_no_less_than_its_processor_time():
 
 
 @pytest.mark.timed
-@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="there is no affinity here")
-def test_two_threads_on_one_core_are_crowded():
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})  # The threads inherit it.
-    try:
-        assert statistics.median(crowding(2) for _ in range(9)) > 1.5
-    finally:
-        os.sched_setaffinity(0, allowed)
+def test_two_threads_on_one_core_are_crowded(one_core):
+    assert statistics.median(crowding(2) for _ in range(9)) > 1.5

@@ -106,8 +106,8 @@ def waiting_at(*lines):
     ("processes", "verdict"),
     [
         (
-            [*waiting_at(1, 1), process(2, thread("sleeps"))],
-            "Process 2 has not reached what processes 0 and 1 are waiting for.",
+            [*waiting_at(1, 1), process(2, thread("sleeps")), process(3)],
+            "Processes 2 and 3 have not reached what processes 0 and 1 are waiting for.",
         ),
         # A call into JAX that does not return waits as well.
         (

@@ -24,7 +24,6 @@ from d2lpar._timeline.recording import Result, rows_of, watch_results
 from d2lpar._timeline.timeline import PYTHON
 from d2lpar.book.workloads import chain
 
-
 FIRST, SECOND = (jax.device_put(np.eye(64, dtype=np.float32), cpu(index)) for index in (0, 1))
 
 
