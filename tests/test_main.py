@@ -1,11 +1,13 @@
 import os
+import platform
 import subprocess
 import sys
 
 import jax
+import psutil
 from commands import main_with
 
-from d2lpar import __version__, usable_cores
+from d2lpar import __version__, format_bytes, usable_cores
 from d2lpar._jax.devices import this_machine
 
 
@@ -16,6 +18,8 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine():
         encoding="utf-8",
     )
     rows = dict(line.split(maxsplit=1) for line in output.splitlines())
+    assert rows["Memory"] == format_bytes(psutil.virtual_memory().total)
+    assert rows["System"].startswith(platform.system())
     assert rows["Processor"] == f"{this_machine().processor}, {usable_cores()} cores"
     assert rows["Packages"].startswith("Python 3.")
     assert f", jax {jax.__version__}, " in rows["Packages"]

@@ -50,12 +50,10 @@ def slowly(x, key):
 @pytest.mark.parametrize(
     ("operation", "waits"),
     [
-        (lambda y, key, tree: y.block_until_ready(), True),
         (lambda y, key, tree: float(y[0, 0]), True),
         (lambda y, key, tree: jax.random.key_data(key)[0].item(), True),
         (lambda y, key, tree: tree["weights"][0, 0].item(), True),
         (lambda y, key, tree: y + y, False),
-        (lambda y, key, tree: y.shape, False),
         (lambda y, key, tree: jax.random.split(key), False),
     ],
 )

@@ -137,14 +137,12 @@ def test_work_that_was_queued_before_is_not_part_of_it():
     assert recording_works()
 
 
-@pytest.mark.parametrize("result", [None, 3, np.ones(3)])
-def test_a_function_without_work_for_jax_leaves_an_empty_timeline(result):
+def test_a_function_without_work_for_jax_leaves_an_empty_timeline():
     def function():
-        np.array([1.0]), np.asarray(2), np.array(object=3)  # Nothing waits for these.
-        return result
+        return np.array([1.0]), np.asarray(2), np.array(object=3)  # Nothing waits for these.
 
-    returned, run = record_trace(function)
-    assert returned is result
+    result, run = record_trace(function)
+    assert result == (1.0, 2, 3)
     assert (run.rows, run.elapsed) == ((), 0)
     assert run.seconds > 0
 
