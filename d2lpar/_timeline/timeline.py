@@ -167,7 +167,11 @@ class Timeline:
         Args:
             row: One of `rows`.
         """
-        return _covered(self.row(row)) / 1e9
+        covered, end = 0, -math.inf
+        for event in self.row(row):  # In the order of their starts.
+            covered += max(0, event.end - max(event.start, end))
+            end = max(end, event.end)
+        return covered / 1e9
 
     def idle(self, row: str) -> float:
         """Return for how many seconds of the recording a row had nothing under way.
@@ -203,15 +207,6 @@ class Timeline:
 def in_order(events: Iterable[Event]) -> tuple[Event, ...]:
     """Return events in the order of their starts."""
     return tuple(sorted(events, key=lambda event: event.start))
-
-
-def _covered(events: Iterable[Event]) -> int:
-    """Return for how many nanoseconds at least one of the events, in order, is under way."""
-    covered, end = 0, -math.inf
-    for event in events:
-        covered += max(0, event.end - max(event.start, end))
-        end = max(end, event.end)
-    return covered
 
 
 def _natural(row: str) -> list[int | str]:
