@@ -22,8 +22,6 @@ from typing import Any, NamedTuple
 
 from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
 
-_LARGEST = 200  # Parts of an identity: an object may refer to a whole program.
-
 
 class Array(NamedTuple):
     """An array that a program is compiled for, or that it returns."""
@@ -87,24 +85,47 @@ class PhaseStack:
         # Drop the frames of the launcher (runpy, pytest), so that its loops do not count.
         while frames and frames[-1][0] != "user":
             frames.pop()
-        first = next((n for n, (owner, _) in enumerate(frames) if owner == "user"), 0)
+        owners = [owner for owner, _ in frames]
+        first = owners.index("user") if owners else 0
         self.callers = tuple(
             CodePosition(frame.f_code, frame.f_lasti)
             for owner, frame in frames[first:]
             if owner in ("user", "library")
         )
-        self.by_library = any(owner == "library" for owner, _ in frames[:first])
+        self.by_library = "library" in owners[:first]
         names = [frame.f_code.co_name for owner, frame in frames if owner == "jax"]
         self.is_inner = names.count("_infer_params") + names.count("lower_sharding_computation") > 1
-        inside = [frame for owner, frame in frames[:first] if owner == "jax"]
-        self._innermost = {frame.f_code.co_name: frame for frame in reversed(inside)}
+        self._innermost = {frame.f_code.co_name: frame for _, frame in reversed(frames[:first])}
 
     def request(self) -> Request | None:
         """Describe the request; None if no function of JAX holds it, as for a backward pass."""
+        import jax
+        from jax._src import config
+
         # JAX 0.7 has the arguments in an inner function.
         known = self._variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
         info = known.get("ji", known.get("jit_info"))
-        return request_of(known["fun"], info, known["args"], known["kwargs"]) if info else None
+        if not info:
+            return None
+        names = dict(enumerate(info.fun_signature.parameters if info.fun_signature else ()))
+        static, arrays = {}, {}
+        for n, value in enumerate(known["args"]):
+            kind = static if n in info.static_argnums else arrays
+            kind[names.get(n, f"args[{n}]")] = value
+        for name, value in known["kwargs"].items():
+            (static if name in info.static_argnames else arrays)[name] = value
+        paths, tree = jax.tree_util.tree_flatten_with_path(arrays)
+        parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
+        keys = frozenset(key for key in parts if isinstance(key, str))
+        return Request(
+            *identify(known["fun"]),
+            weakref.ref(known["fun"]),
+            {name: Value.of(value) for name, value in static.items()},
+            hash((tree, keys)),  # The hash of a tree leaves out the keys.
+            keys,
+            _options(config.trace_context()),
+            _token()(),
+        )
 
     def arrays(self) -> tuple[Arrays, Arrays] | None:
         """Describe the arguments and, once JAX lowers, the results; None if they are not seen."""
@@ -127,33 +148,6 @@ class PhaseStack:
         return next((frame.f_locals for frame in frames if wanted in frame.f_locals), {})
 
 
-def request_of(
-    function: Any, info: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Request:
-    """Describe a request for a function that was jitted with this `PjitInfo`."""
-    import jax
-    from jax._src import config
-
-    names = dict(enumerate(info.fun_signature.parameters if info.fun_signature else ()))
-    static, arrays = {}, {}
-    for n, value in enumerate(args):
-        (static if n in info.static_argnums else arrays)[names.get(n, f"args[{n}]")] = value
-    for name, value in kwargs.items():
-        (static if name in info.static_argnames else arrays)[name] = value
-    paths, tree = jax.tree_util.tree_flatten_with_path(arrays)
-    parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
-    keys = frozenset(key for key in parts if isinstance(key, str))
-    return Request(
-        *identify(function),
-        weakref.ref(function),
-        {name: Value.of(value) for name, value in static.items()},
-        hash((tree, keys)),  # The hash of a tree leaves out the keys.
-        keys,
-        _options(config.trace_context()),
-        _token()(),
-    )
-
-
 def identify(function: Any) -> tuple[int, bool]:
     """Return a hash of the code that a function runs, and whether none of it is the user's.
 
@@ -165,39 +159,35 @@ def identify(function: Any) -> tuple[int, bool]:
         jax.jit(trainer.step)                     Trainer.step, Trainer, its functions
     """
     parts, visited, remaining = [], set(), [function]
-    while remaining and len(parts) < _LARGEST:
+    while remaining and len(parts) < 200:  # An object may refer to a whole program.
         value = remaining.pop()
         if isinstance(value, (bool, str, type(None), enum.Enum)):
             parts.append(str(value))
         elif id(value) not in visited:
             visited.add(id(value))
-            parts += _names(value)
-            remaining += _referred(value)
+            names, referred = _contents(value)
+            parts += names
+            remaining += referred
     files = [part.co_filename for part in parts if isinstance(part, CodeType)]
     return hash(tuple(parts)), not any(owner_of(file) == "user" for file in files)
 
 
-def _names(value: Any) -> tuple[Any, ...]:
-    """Return what tells a value from others, without what it refers to."""
+def _contents(value: Any) -> tuple[list[Any], list[Any]]:
+    """Return what names the code of a value, and what this code may call or test."""
     if isinstance(value, FunctionType):
-        return value.__code__.co_filename, value.__code__
-    if isinstance(value, (BuiltinFunctionType, type, ModuleType)):
-        return (value.__name__,)
-    return (type(value).__name__, vars(value).get("__name__")) if hasattr(value, "__dict__") else ()
-
-
-def _referred(value: Any) -> list[Any]:
-    """Return what the code of a value may call or test."""
+        variables = *(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__
+        referred = gc.get_referents(*variables, vars(value))
+        return [value.__code__.co_filename, value.__code__], referred
     if isinstance(value, (MethodType, functools.partial, tuple, list, dict)):
-        return gc.get_referents(value)[:20]
-    if isinstance(value, (type, ModuleType)) or not hasattr(value, "__dict__"):
-        return []
+        return [], gc.get_referents(value)[:20]
+    if isinstance(value, (BuiltinFunctionType, type, ModuleType)):
+        return [value.__name__], []
+    if not hasattr(value, "__dict__"):  # A number, or an array of NumPy.
+        return [], []
     functions = [each for each in vars(value).values() if callable(each)]
-    if isinstance(value, FunctionType):
-        variables = value.__closure__ or ()
-        return functions + gc.get_referents(*variables, value.__defaults__, value.__kwdefaults__)
     # An object may jit a method of its own at the second call only.
-    return [each for each in functions if not _binds(each, value)] + [type(value).__call__]
+    functions = [each for each in functions if not _binds(each, value)]
+    return [type(value).__name__, vars(value).get("__name__")], [*functions, type(value).__call__]
 
 
 def _binds(function: Any, owner: Any) -> bool:

@@ -23,13 +23,13 @@ from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value
 from d2lpar._jax.stack import CodePosition
 from d2lpar._plain.format import plural
 
-# The ends of the names of JAX's events.
-_TRACE, _LOWER, _COMPILE = (
-    "jaxpr_trace_duration",
-    "jaxpr_to_mlir_module_duration",
-    "backend_compile_duration",
-)
-_PHASE_BEFORE = {_TRACE: "", _LOWER: _TRACE, _COMPILE: _LOWER}
+# JAX's events, by the ends of their names.
+_TRACE, _LOWER, _COMPILE = range(3)
+_PHASES = {
+    "jaxpr_trace_duration": _TRACE,
+    "jaxpr_to_mlir_module_duration": _LOWER,
+    "backend_compile_duration": _COMPILE,
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -99,16 +99,14 @@ class Compilations:
 
     def note(self, event: str, seconds: float, name: str) -> None:
         """Record an event of JAX, in the thread that compiles."""
-        now, phase = time.perf_counter(), event.rpartition("/")[-1]
-        if phase not in _PHASE_BEFORE:
-            return
+        now, phase = time.perf_counter(), _PHASES.get(event.rpartition("/")[-1])
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
         stack = PhaseStack(sys._getframe(1))
-        if not stack.callers or (phase == _TRACE and stack.is_inner):
+        if phase is None or not stack.callers or (phase == _TRACE and stack.is_inner):
             return
         name = name[4:-1] if name.startswith("jit(") else name
         began = now - seconds
-        waiting = self._thread.programs[_PHASE_BEFORE[phase], name]
+        waiting = self._thread.programs[phase - 1, name]
         program = waiting.pop() if waiting else self._begin(name, began)
         # A program may be lowered now, and compiled much later.
         if began > program.over + 0.05:
