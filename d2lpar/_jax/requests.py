@@ -16,7 +16,6 @@ import enum
 import functools
 import gc
 import weakref
-from collections.abc import Mapping
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
@@ -58,17 +57,20 @@ class Value(NamedTuple):
         return cls(text[:40], hash(value))
 
 
-class Request(NamedTuple):
-    """What JAX's cache was asked for, but for the arrays."""
+Values = tuple[tuple[str, Value], ...]
 
-    identity: int  # The hash of the code, equal for two functions with the same code.
-    of_library: bool  # Whether none of that code is the user's, such as for `jax.numpy.zeros`.
-    function: weakref.ref
-    static: Mapping[str, Value]  # By the names of the arguments.
-    tree: int  # The hash of the tree of the other arguments.
-    keys: frozenset[str]  # The keys of the dictionaries in that tree.
-    options: Mapping[str, Value]  # The part of JAX's configuration that programs depend on.
-    caches: object  # Another object after JAX's caches were emptied.
+
+class Request(NamedTuple):
+    """What JAX's cache was asked for, but for the arrays. The defaults: nothing is known."""
+
+    identity: int = 0  # The hash of the code, equal for two functions with the same code.
+    of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.
+    function: weakref.ref | None = None
+    static: Values = ()  # The names and values of the static arguments.
+    tree: int = 0  # The hash of the tree of the other arguments.
+    keys: frozenset[str] = frozenset()  # The keys of the dictionaries in that tree.
+    options: Values = ()  # JAX's options.
+    caches: object = None  # Another object after JAX's caches were emptied.
 
 
 class PhaseStack:
@@ -120,7 +122,7 @@ class PhaseStack:
         return Request(
             *identify(known["fun"]),
             weakref.ref(known["fun"]),
-            {name: Value.of(value) for name, value in static.items()},
+            tuple((name, Value.of(value)) for name, value in static.items()),
             hash((tree, keys)),  # The hash of a tree leaves out the keys.
             keys,
             _options(config.trace_context()),
@@ -196,11 +198,11 @@ def _binds(function: Any, owner: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=100)
-def _options(context: tuple[Any, ...]) -> dict[str, Value]:
+def _options(context: tuple[Any, ...]) -> Values:
     """Return JAX's options, which programs with this context share."""
     from jax._src import config
 
-    return {name: Value.of(state.value) for name, state in config.config_states.items()}
+    return tuple((name, Value.of(state.value)) for name, state in config.config_states.items())
 
 
 @functools.cache

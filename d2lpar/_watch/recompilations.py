@@ -16,10 +16,10 @@ import sys
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value
+from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value, Values
 from d2lpar._jax.stack import CodePosition
 from d2lpar._plain.format import plural
 
@@ -46,7 +46,7 @@ class Compiled:
     callers: tuple[CodePosition, ...] = ()  # The positions that led to it, the user's line first.
     by_library: bool = False  # Whether a library's code is between that line and JAX.
     went_elsewhere: bool = False  # A sample saw the thread move since its program before.
-    request: Request | None = None  # None if it was not seen, as for a backward pass.
+    request: Request = field(default_factory=Request)
     arguments: Arrays = ()
     results: Arrays = ()
     again: bool = False  # Whether it repeats an earlier program.
@@ -55,18 +55,18 @@ class Compiled:
     @property
     def of_library(self) -> bool:
         """Whether the function belongs to a library, such as `jax.numpy`."""
-        return self.request is not None and self.request.of_library
+        return self.request.of_library
 
     @property
     def identity(self) -> tuple:
         """Equal for programs of functions with the same code."""
-        return self.name, self.compiled, self.request and self.request.identity
+        return self.name, self.compiled, self.request.identity
 
     @property
     def asked(self) -> tuple:
         """Equal for programs that need not both be compiled."""
-        values = self.request and (self.request.tree, tuple(self.request.static.items()))
-        return self.identity, values, self.arguments, self.results
+        request = self.request
+        return self.identity, request.static, request.tree, self.arguments, self.results
 
 
 class _Thread(threading.local):
@@ -93,9 +93,7 @@ class Compilations:
     @property
     def done(self) -> list[Compiled]:
         """The programs, in the order in which they ended."""
-        # JAX 0.7 tells of the functions of `jax.numpy` that it traces for others.
-        kept = [each for each in list(self._programs) if each.compiled or not each.of_library]
-        return sorted(kept, key=lambda program: program.over)
+        return sorted(self._programs, key=lambda program: program.over)
 
     def note(self, event: str, seconds: float, name: str) -> None:
         """Record an event of JAX, in the thread that compiles."""
@@ -106,7 +104,7 @@ class Compilations:
             return
         name = name[4:-1] if name.startswith("jit(") else name
         began = now - seconds
-        waiting = self._thread.programs[phase - 1, name]
+        waiting = self._thread.programs[phase - 1, name]  # Empty for a trace.
         program = waiting.pop() if waiting else self._begin(name, began)
         # A program may be lowered now, and compiled much later.
         if began > program.over + 0.05:
@@ -144,7 +142,7 @@ def find_again(programs: list[Compiled]) -> None:
             program.before = earlier[-1]
         program.again = program.before is not None
         earlier.append(program)
-        if program.request and not program.of_library:
+        if not program.of_library:
             equal[program.asked] = program
 
 
@@ -171,15 +169,9 @@ ADVICE = {
     "weak type": "Pass jnp.float32(x) or an array instead of a Python number, from the first call.",
     "device": "Put the arguments where they belong before the first call, with jax.device_put.",
     "tree": "Pass the arguments in the same containers, with the same keys, in each call.",
-    "static": (
-        "Pass a number that changes as an ordinary argument, or an array. Make a static object "
-        "once, or give its class __eq__ and __hash__."
-    ),
+    "static": "Pass a changing number as an array, and give a static object __eq__ and __hash__.",
     "context": "Set JAX's options once, before the first call, and to the same values everywhere.",
-    "object": (
-        "Call jax.jit once, on one function. Pass what differs as an argument, or use jax.vmap "
-        "over it."
-    ),
+    "object": "Call jax.jit once, and pass what differs as an argument, or use jax.vmap over it.",
     "caches": "Do not call jax.clear_caches, or only where no program is needed again.",
     "hidden": "See what jax.config.update('jax_explain_cache_misses', True) prints.",
 }
@@ -203,24 +195,23 @@ def why(programs: list[Compiled]) -> tuple[str, str]:
 def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
     """Yield what is new to JAX's cache, the most telling first: a key of `ADVICE`, and words."""
     was, now = old.request, new.request
-    for key in sorted(now.keys - was.keys if was and now else ()):
+    for key in sorted(now.keys - was.keys):
         yield "tree", f"because the arguments have another key, {key!r}"
     yield from _changes_of_arrays(old.arguments, new.arguments)
     for before, after in zip(old.results, new.results, strict=False):
         # The static arguments of `jnp.zeros` and its like are the shape of the result.
         if new.of_library and before[:2] != after[:2]:
             yield "shape", f"for a result {after} instead of {before}"
-    if was and now:
-        if was.tree != now.tree:
-            yield "tree", "because the arguments are in other containers"
-        for change in _changes_of_values(was.static, now.static):
-            yield "static", f"because static argument {change}"
-        for change in _changes_of_values(was.options, now.options):
-            yield "context", f"because {change}"
-        if was.function is not now.function:
-            yield "object", "for another function object with the same code"
-        if was.caches is not now.caches:
-            yield "caches", "because jax.clear_caches had emptied the caches"
+    if was.tree != now.tree:
+        yield "tree", "because the arguments are in other containers"
+    for change in _changes_of_values(was.static, now.static):
+        yield "static", f"because static argument {change}"
+    for change in _changes_of_values(was.options, now.options):
+        yield "context", f"because {change}"
+    if was.function is not now.function:
+        yield "object", "for another function object with the same code"
+    if was.caches is not now.caches:
+        yield "caches", "because jax.clear_caches had emptied the caches"
     yield "hidden", "for a cause that was not seen"
 
 
@@ -231,8 +222,7 @@ def _changes_of_arrays(old: Arrays, new: Arrays) -> Iterator[tuple[str, str]]:
     pairs = list(zip(old, new, strict=True))
     if changed := [(was, now) for was, now in pairs if was[:2] != now[:2]]:
         is_smaller = all(
-            (was.dtype, was.shape[1:]) == (now.dtype, now.shape[1:])
-            and now.shape[:1] < was.shape[:1]
+            () < now.shape < was.shape and now == was._replace(shape=now.shape[:1] + was.shape[1:])
             for was, now in changed
         )
         words = dict.fromkeys(f"{now} instead of {was}" for was, now in changed)
@@ -244,9 +234,10 @@ def _changes_of_arrays(old: Arrays, new: Arrays) -> Iterator[tuple[str, str]]:
             yield "device", f"for a {now} {now.device} instead of {was.device}"
 
 
-def _changes_of_values(old: Mapping[str, Value], new: Mapping[str, Value]) -> Iterator[str]:
-    for name in {**old, **new}:
-        was, now = (values.get(name, Value("its default", 0)) for values in (old, new))
+def _changes_of_values(old: Values, new: Values) -> Iterator[str]:
+    before, after = dict(old), dict(new)
+    for name in {**before, **after}:
+        was, now = (values.get(name, Value("its default", 0)) for values in (before, after))
         if was != now:
             another = "another, unequal " if was.text == now.text else ""
             yield f"`{name}` changed from {was.text} to {another}{now.text}"

@@ -91,10 +91,6 @@ def test_what_a_library_compiles_in_one_call_is_not_compiled_again(watcher):
     assert [each.again for each in programs_of(watcher, train)] == [False, False, True, False]
 
 
-class Config:
-    pass
-
-
 class Trainer:
     def __init__(self, rate):
         self.rate, self.step = rate, jax.jit(self._step)
@@ -131,7 +127,7 @@ tagged = jax.jit(lambda batch: batch["x"])
         (first, ((X, X), [X, X]), "tree", "because the arguments are in other containers"),
         (tagged, ({"x": X}, {"x": X, "y": X}), "tree", "the arguments have another key, 'y'"),
         (scale, (0.5, 0.25), "static", "static argument `rate` changed from 0.5 to 0.25"),
-        (configured, (Config(), Config()), "static", "from Config to another, unequal Config"),
+        (configured, (object(), object()), "static", "from object to another, unequal object"),
         (double_with, (None, "float32"), "context", "`jax_default_matmul_precision` changed from"),
         (lambda _: (double(X), jax.clear_caches()), (1, 2), "caches", "had emptied the caches"),
         (lambda rate: jax.jit(lambda x: x * rate)(X), (1, 2), "object", "another function object"),
