@@ -34,9 +34,6 @@ class Array(NamedTuple):
         return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
-Arrays = tuple[Array, ...]
-
-
 class Value(NamedTuple):
     """A static argument or an option, without the value."""
 
@@ -57,6 +54,7 @@ class Value(NamedTuple):
         return cls(text[:40], hash(value))
 
 
+Arrays = tuple[Array, ...]
 Values = tuple[tuple[str, Value], ...]
 
 
@@ -109,20 +107,17 @@ class PhaseStack:
         info = known.get("ji", known.get("jit_info"))
         if not info:
             return None
-        names = dict(enumerate(info.fun_signature.parameters if info.fun_signature else ()))
-        static, arrays = {}, {}
-        for n, value in enumerate(known["args"]):
-            kind = static if n in info.static_argnums else arrays
-            kind[names.get(n, f"args[{n}]")] = value
-        for name, value in known["kwargs"].items():
-            (static if name in info.static_argnames else arrays)[name] = value
-        paths, tree = jax.tree_util.tree_flatten_with_path(arrays)
+        names = dict(enumerate(getattr(info.fun_signature, "parameters", ())))
+        given = {names.get(n, n): value for n, value in enumerate(known["args"])} | known["kwargs"]
+        fixed = {*info.static_argnames, *(names.get(n, n) for n in info.static_argnums)}
+        static = [(name, Value.of(given.pop(name))) for name in [*given] if name in fixed]
+        paths, tree = jax.tree_util.tree_flatten_with_path([*given.values()])
         parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
         keys = frozenset(key for key in parts if isinstance(key, str))
         return Request(
             *identify(known["fun"]),
             weakref.ref(known["fun"]),
-            tuple((name, Value.of(value)) for name, value in static.items()),
+            tuple(static),
             hash((tree, keys)),  # The hash of a tree leaves out the keys.
             keys,
             _options(config.trace_context()),
@@ -131,8 +126,8 @@ class PhaseStack:
 
     def arrays(self) -> tuple[Arrays, Arrays] | None:
         """Describe the arguments and, once JAX lowers, the results; None if they are not seen."""
-        if traced := self._variables("avals", "_infer_params_internal", "_infer_params"):
-            return tuple(map(_array, traced["avals"])), ()
+        if known := self._variables("avals", "_infer_params_internal", "_infer_params"):
+            return tuple(map(_array, known["avals"])), ()
         known = self._variables("all_args_info", "lower_sharding_computation", "from_hlo")
         if not known:
             return None
@@ -156,8 +151,7 @@ def identify(function: Any) -> tuple[int, bool]:
     A wrapper has the same code for all that it wraps, so the search follows whatever a function
     refers to, apart from global variables. Numbers and arrays are data::
 
-        jax.jit(jax.vmap(loss))                   vmap_f, loss
-        jax.jit(functools.partial(step, 0.1))     step
+        jax.jit(jax.vmap(partial(step, 0.1)))     vmap_f, partial, step
         jax.jit(trainer.step)                     Trainer.step, Trainer, its functions
     """
     parts, visited, remaining = [], set(), [function]
@@ -186,13 +180,12 @@ def _contents(value: Any) -> tuple[list[Any], list[Any]]:
         return [value.__name__], []
     if not hasattr(value, "__dict__"):  # A number, or an array of NumPy.
         return [], []
-    functions = [each for each in vars(value).values() if callable(each)]
-    # An object may jit a method of its own at the second call only.
-    functions = [each for each in functions if not _binds(each, value)]
+    functions = [x for x in vars(value).values() if callable(x) and not _binds(x, value)]
     return [type(value).__name__, vars(value).get("__name__")], [*functions, type(value).__call__]
 
 
 def _binds(function: Any, owner: Any) -> bool:
+    """Return whether this is a method of its owner, which may jit one at the second call only."""
     method = getattr(function, "__dict__", {}).get("__wrapped__", function)
     return isinstance(method, MethodType) and method.__self__ is owner
 

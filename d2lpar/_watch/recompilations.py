@@ -7,8 +7,6 @@ the work. The phases make up programs::
     trace f        a new program; until it is compiled, it counts as traced only
     lower f        the same program: the last of its thread that was traced under this name
     compile f      the same program: the last of its thread that was lowered under this name
-
-The stack of the thread shows the user's line, and `_jax/requests.py` what JAX was asked for.
 """
 
 import itertools
@@ -23,13 +21,9 @@ from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value, Values
 from d2lpar._jax.stack import CodePosition
 from d2lpar._plain.format import plural
 
-# JAX's events, by the ends of their names.
+# The ends of the names of JAX's events, in the order of the phases.
+_PHASES = ["jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"]
 _TRACE, _LOWER, _COMPILE = range(3)
-_PHASES = {
-    "jaxpr_trace_duration": _TRACE,
-    "jaxpr_to_mlir_module_duration": _LOWER,
-    "backend_compile_duration": _COMPILE,
-}
 
 
 @dataclass(eq=False, slots=True)
@@ -77,8 +71,7 @@ class _Thread(threading.local):
     def __init__(self) -> None:
         self.number = next(self.numbers)
         self.over = 0.0  # When the last phase ended.
-        # By the last phase and the name.
-        self.programs: dict[tuple, deque[Compiled]] = defaultdict(lambda: deque(maxlen=1000))
+        self.programs = defaultdict(lambda: deque(maxlen=1000))  # By their last phase and name.
 
 
 class Compilations:
@@ -97,20 +90,21 @@ class Compilations:
 
     def note(self, event: str, seconds: float, name: str) -> None:
         """Record an event of JAX, in the thread that compiles."""
-        now, phase = time.perf_counter(), _PHASES.get(event.rpartition("/")[-1])
+        now, ending = time.perf_counter(), event.rpartition("/")[-1]
+        if ending not in _PHASES:
+            return
+        phase, began = _PHASES.index(ending), now - seconds
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
         stack = PhaseStack(sys._getframe(1))
-        if phase is None or not stack.callers or (phase == _TRACE and stack.is_inner):
+        if not stack.callers or (phase == _TRACE and stack.is_inner):
             return
         name = name[4:-1] if name.startswith("jit(") else name
-        began = now - seconds
         waiting = self._thread.programs[phase - 1, name]  # Empty for a trace.
         program = waiting.pop() if waiting else self._begin(name, began)
-        # A program may be lowered now, and compiled much later.
-        if began > program.over + 0.05:
+        if began > program.over + 0.05:  # A program may be lowered now, and compiled much later.
             program.began = began
-        program.over, program.compiled = now, phase == _COMPILE
-        self._thread.over = now
+        program.over = self._thread.over = now
+        program.compiled = phase == _COMPILE
         program.seconds += seconds
         program.callers, program.by_library = stack.callers, stack.by_library
         if arrays := stack.arrays():
@@ -158,11 +152,11 @@ def _is_another_pass(earlier: list[Compiled], new: Compiled) -> bool:
     # function of JAX may do so for a few.
     for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
     for_many |= new.of_library and len(earlier) < 3
-    differs = old.callers == new.callers and old.asked != new.asked
-    return new.went_elsewhere or not (for_many and differs)
+    is_one_pass = for_many and old.callers == new.callers and old.asked != new.asked
+    return new.went_elsewhere or not is_one_pass
 
 
-ADVICE = {
+ADVICE = {  # What to do, for each cause that `why` finds.
     "shape": "Keep shapes and dtypes the same from step to step: pad to a few fixed sizes.",
     "last batch": "Drop the smaller last batch, or pad it to the size of the others.",
     "number": "Pass the same number of arrays in each call: stack a list that grows.",
@@ -175,7 +169,6 @@ ADVICE = {
     "caches": "Do not call jax.clear_caches, or only where no program is needed again.",
     "hidden": "See what jax.config.update('jax_explain_cache_misses', True) prints.",
 }
-"""What to do, for each cause that `why` finds."""
 
 
 def why(programs: list[Compiled]) -> tuple[str, str]:
@@ -186,8 +179,7 @@ def why(programs: list[Compiled]) -> tuple[str, str]:
     worst = max(again, key=lambda new: (new.arguments != new.before.arguments, new.seconds))
     *others, last = [program for program in again if program.identity == worst.identity]
     cause, words = next(_causes(last.before, last))
-    if cause == "last batch" and others:
-        cause = "shape"
+    cause = "shape" if cause == "last batch" and others else cause
     phase, times = "compiled" if last.compiled else "traced", len(others) + 2
     return cause, f"{last.name} was {phase} {times} times, the last time {words}."
 
