@@ -59,7 +59,7 @@ Values = tuple[tuple[str, Value], ...]
 
 
 class Request(NamedTuple):
-    """What JAX's cache was asked for, but for the arrays. The defaults: nothing is known."""
+    """What JAX's cache was asked for, but for the arrays. The defaults stand for not seen."""
 
     identity: int = 0  # The hash of the code, equal for two functions with the same code.
     of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.
@@ -109,8 +109,8 @@ class PhaseStack:
             return None
         names = dict(enumerate(getattr(info.fun_signature, "parameters", ())))
         given = {names.get(n, n): value for n, value in enumerate(known["args"])} | known["kwargs"]
-        fixed = {*info.static_argnames, *(names.get(n, n) for n in info.static_argnums)}
-        static = [(name, Value.of(given.pop(name))) for name in [*given] if name in fixed]
+        static_names = {*info.static_argnames, *(names.get(n, n) for n in info.static_argnums)}
+        static = [(name, Value.of(given.pop(name))) for name in [*given] if name in static_names]
         paths, tree = jax.tree_util.tree_flatten_with_path([*given.values()])
         parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
         keys = frozenset(key for key in parts if isinstance(key, str))
@@ -172,7 +172,7 @@ def _contents(value: Any) -> tuple[list[Any], list[Any]]:
     """Return what names the code of a value, and what this code may call or test."""
     if isinstance(value, FunctionType):
         variables = *(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__
-        referred = gc.get_referents(*variables, vars(value))
+        referred = [*gc.get_referents(*variables), vars(value).get("__wrapped__")]
         return [value.__code__.co_filename, value.__code__], referred
     if isinstance(value, (MethodType, functools.partial, tuple, list, dict)):
         return [], gc.get_referents(value)[:20]

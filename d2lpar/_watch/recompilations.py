@@ -156,7 +156,7 @@ def _is_another_pass(earlier: list[Compiled], new: Compiled) -> bool:
     return new.went_elsewhere or not is_one_pass
 
 
-ADVICE = {  # What to do, for each cause that `why` finds.
+ADVICE = {  # For each cause that `why` finds.
     "shape": "Keep shapes and dtypes the same from step to step: pad to a few fixed sizes.",
     "last batch": "Drop the smaller last batch, or pad it to the size of the others.",
     "number": "Pass the same number of arrays in each call: stack a list that grows.",
