@@ -80,6 +80,7 @@ class Compilations:
     def __init__(self) -> None:
         # For each thread, the times of the samples that saw it move.
         self.moves: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
+        self.over = 0.0  # When a phase ended last, in any thread.
         self._programs: list[Compiled] = []
         self._thread = _Thread()
 
@@ -103,7 +104,7 @@ class Compilations:
         program = waiting.pop() if waiting else self._begin(name, began)
         if began > program.over + 0.05:  # A program may be lowered now, and compiled much later.
             program.began = began
-        program.over = self._thread.over = now
+        program.over = self._thread.over = self.over = now
         program.compiled = phase == _COMPILE
         program.seconds += seconds
         program.callers, program.by_library = stack.callers, stack.by_library

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from d2lpar._jax.requests import Request
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch import sampler
 from d2lpar._watch.attribution import OUTSIDE
@@ -200,7 +201,7 @@ def program(began, over, thread=None, line="step()", name="step", again=False):
     thread = thread or threading.main_thread().ident
     callers = (at(line, "jax").position,)
     compiled = Compiled(name, thread, thread, began, over, over - began, True, callers)
-    compiled.again = again
+    compiled.again, compiled.request = again, Request(of_library=False)
     return compiled
 
 
