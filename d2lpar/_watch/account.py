@@ -32,7 +32,7 @@ from d2lpar._watch.attribution import (
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, overlap
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, merged, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -348,7 +348,8 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
     """Return how long a line compiled again after the start, or else compiled; and the programs."""
     new = [program for program in compiled if program.over > start]
     programs = [program for program in new if program.again] or new
-    return sum(program.over - max(program.began, start) for program in programs), programs
+    spans = merged([(max(program.began, start), program.over) for program in programs])
+    return sum(over - began for began, over in spans), programs
 
 
 def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
