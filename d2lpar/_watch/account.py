@@ -165,15 +165,11 @@ def fill(watched: Watched, watcher: Any) -> None:
 
 
 def _usable(windows: list[Window], start: float) -> list[Window]:
-    """Return the windows after the start, but those that the program or its profiler cut short."""
+    """Return the windows after the start that were not cut short."""
     calls = sum(len(window.events.calls) for window in windows)
     if calls > 20 and not any(window.events.busy for window in windows):
         return []  # The profiler missed the devices.
-    return [
-        window
-        for window in windows
-        if window.over - window.began > 0.5 * window.length and any(_cut(window, start))
-    ]
+    return [window for window in windows if not window.is_cut and any(_cut(window, start))]
 
 
 def _devices(windows: list[Window]) -> list[str]:
