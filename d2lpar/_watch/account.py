@@ -32,7 +32,7 @@ from d2lpar._watch.attribution import (
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, overlap
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, merged, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -134,9 +134,9 @@ def fill(watched: Watched, watcher: Any) -> None:
     windows = [window for window in list(watcher.windows.closed) if window.events]
     began, now = watcher.began, watcher.began + watched.seconds
     if watcher.after is None:
-        start, count = _end_of_start(programs, windows, began, watcher.windows.could_begin)
+        start = _end_of_start(programs, windows, began, watcher.windows.could_begin)
     else:
-        start, count = min(began + watcher.after, now), -1
+        start = min(began + watcher.after, now)
     watched.start_seconds = start - began
     windows = _usable(windows, start)
     collections = [each for each in list(watcher.collections) if each.start > start]
@@ -148,8 +148,8 @@ def fill(watched: Watched, watcher: Any) -> None:
         charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
         totals.add(n, list(charged), weights[n])
     totals.add_collections(collections, windows)
-    for compiled, unseen in watcher.unseen.items():
-        if compiled >= count:
+    for since, unseen in watcher.unseen.items():
+        if since >= start or watcher.after or watcher.windows.could_begin == math.inf:
             totals.add_unseen(unseen)
 
     seen, after = sum(weights), watched.judged_seconds
@@ -165,15 +165,11 @@ def fill(watched: Watched, watcher: Any) -> None:
 
 
 def _usable(windows: list[Window], start: float) -> list[Window]:
-    """Return the windows after the start, but those that the program or its profiler cut short."""
+    """Return the windows after the start that were not cut short."""
     calls = sum(len(window.events.calls) for window in windows)
     if calls > 20 and not any(window.events.busy for window in windows):
         return []  # The profiler missed the devices.
-    return [
-        window
-        for window in windows
-        if window.over - window.began > 0.5 * window.length and any(_cut(window, start))
-    ]
+    return [window for window in windows if not window.is_cut and any(_cut(window, start))]
 
 
 def _devices(windows: list[Window]) -> list[str]:
@@ -191,28 +187,27 @@ def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, flo
 
 def _end_of_start(
     programs: list[Compiled], windows: list[Window], began: float, jax_began: float
-) -> tuple[float, int]:
-    """Return when the start ended, and how many programs were compiled until then.
+) -> float:
+    """Return when the start ended.
 
-    The start ends with the last of the first compilations that follow each other closely; at the
-    latest when something is repeated: a compilation, or calls of a function of the user. Before JAX
-    has started, nothing is compiled, and the number is -1.
+    This is with the last of the first compilations that follow each other closely; at the latest
+    when something is repeated: a compilation, or calls of a function of the user.
     """
     if jax_began == math.inf:
-        return began, -1
+        return began
     events = [window.events for window in windows]
     spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
     ran = min((each[0][0] for each in spans), default=math.inf)
     repeated = min((_repetition(each.functions, programs) for each in events), default=math.inf)
     # Count compilations before the first call, and those that follow soon after.
     soon = max(ran, began + 0.5) + 0.05
-    end, count = jax_began, 0
+    end = jax_began
     for program in programs:
         if program.again or program.began > min(soon, repeated):
             break
-        end, count = max(end, program.over), count + 1
+        end = max(end, program.over)
         soon = program.over + max(0.5, 0.5 * (program.over - programs[0].began))
-    return end, count
+    return end
 
 
 def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> float:
@@ -220,7 +215,7 @@ def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> flo
     names = {program.name for program in programs if not program.of_library}
     times: Counter[str] = Counter()
     for name, at in sorted(calls, key=lambda call: call[1]):
-        times[name] += not names.isdisjoint((name, f"jit({name})"))
+        times[name] += name in names
         if times[name] == 3:
             return at
     return math.inf
@@ -349,7 +344,8 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
     """Return how long a line compiled again after the start, or else compiled; and the programs."""
     new = [program for program in compiled if program.over > start]
     programs = [program for program in new if program.again] or new
-    return sum(program.over - max(program.began, start) for program in programs), programs
+    spans = merged([(max(program.began, start), program.over) for program in programs])
+    return sum(over - began for began, over in spans), programs
 
 
 def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:

@@ -101,15 +101,17 @@ def charge(
 
 
 def _compiled_in(window: Window, programs: list[Compiled]) -> list[Compiled]:
-    return [p for p in programs if p.began < window.over and p.over > window.began]
+    """Return the programs that were traced or compiled in a window, the last to end first."""
+    inside = [p for p in programs if p.began < window.over and p.over > window.began]
+    return sorted(inside, key=lambda program: -program.over)
 
 
 def _compiling(sample: Sample, programs: list[Compiled]) -> dict[int, Compiled]:
     """Return which program each thread of a sample traces or compiles."""
-    # Of two programs, one inside the other, the inner one ends first, and counts.
+    # Of two programs, one inside the other, the inner one ends first, and stays in the dictionary.
     return {
         program.thread: program
-        for program in sorted(programs, key=lambda program: -program.over)
+        for program in programs
         if program.thread in sample.threads
         if program.began <= sample.taken_at < program.over
     }

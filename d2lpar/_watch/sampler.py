@@ -117,9 +117,8 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        # By the number of programs compiled before, since the start ends with one of them; by -1
-        # before JAX had started.
-        self.unseen: dict[int, Unseen] = defaultdict(Unseen)
+        # By the time at which JAX started, or ended a phase last: the start ends with one of them.
+        self.unseen: dict[float, Unseen] = defaultdict(Unseen)
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -286,8 +285,9 @@ class Watcher:
         if collecting_since := self._collecting_since:  # This thread got its turn at the end.
             collected += now - max(collecting_since, since)
         late, obstacle = max(now - since - collected, 0.0), self.windows.obstacle()
-        has_begun = self.windows.could_begin < now
-        unseen = self.unseen[len(self.compilations.done) if has_begun else -1]
+        jax_began = self.windows.could_begin
+        since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
+        unseen = self.unseen[since_phase]
         unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():

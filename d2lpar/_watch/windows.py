@@ -170,6 +170,11 @@ class Window:
     until: float = 0.0
     length: float = 0.0  # The planned one, in seconds.
 
+    @property
+    def is_cut(self) -> bool:
+        """Whether the program, or its own profiler, has ended it early."""
+        return self.over - self.began < 0.5 * self.length
+
     @functools.cached_property
     def events(self) -> Events | None:
         """The part of the recording in this window; copies count as calls if nothing was called."""
@@ -332,7 +337,9 @@ class Windows:
             # Closing may take a third of the time at first, and a twentieth later.
             times = 20 if len(self.closed) >= self.RARER_AFTER else 2
             pause = max(0.2, 0.05 * (window.over - self._began), times * self._closing_seconds)
-            self._last_over, self.due = window.over, window.over + pause
+            self.due = window.over + pause
+            if not window.is_cut:  # Else the next one stands for this time as well.
+                self._last_over = window.over
 
     def _open_profiler(self) -> bool:
         """Open the profiler unless it is open already; return whether it is open now."""
