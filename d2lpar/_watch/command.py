@@ -2,9 +2,12 @@
 
 import argparse
 import fcntl
+import itertools
 import os
+import re
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,12 +18,15 @@ from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
 from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
-from d2lpar._plain.script import Script, is_this_python, split_command_line, status_of_child
+from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
 from d2lpar._watch.shares import FEWEST
 
 _SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
+
+# An option whose value is the next word is none of these, so that program is not watched.
+_PYTHON_OPTION = re.compile("-[bBdEiIOPqsSuvx]+|-[XW].+")
 
 # Programs that run the user's code, and are not the user's.
 _RUNNERS = {"pytest", "coverage", "IPython", "ipykernel_launcher"}
@@ -75,24 +81,26 @@ def run_and_report(script: Script, report: "Report | None") -> int:
 
 
 def words_before_script(options: argparse.Namespace) -> list[str]:
-    """Return this command line without Python's flags and without the script."""
-    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
-    launcher = ["-m", "d2lpar"] if is_module else [os.path.abspath(sys.argv[0])]
+    """Return the words between `python` and a script that watch it as this command does."""
     own = [word for word in sys.argv[1 : -1 - len(options.arguments)] if word not in ("-m", "--")]
     # The script may change the current folder, so the last --json, which counts, is absolute.
     json = ["--json", str(options.json.absolute())] if options.json else []
-    return launcher + own + json
+    return ["-m", "d2lpar", *own, *json]
 
 
-def watched_again(path: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
-    """Return the command line that runs a Python program under watch; [] for other programs."""
-    flags, program = split_command_line(argv)
-    if not (is_this_python(path) and program):
+def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a script of this Python under watch, else []."""
+    # Several virtual environments may link to one file, so their folders are compared as well.
+    in_this_folder = os.path.dirname(program) == os.path.dirname(sys.executable)
+    if not (in_this_folder and os.path.samefile(program, sys.executable)):
         return []
-    if program[: len(own_words)] == [*own_words] or program[:2] == ["-m", "d2lpar"]:
-        return [*argv]  # From `sys.orig_argv`, which names the command that watches.
-    is_script = os.path.isfile(program[0]) or (program[0] == "-m" and len(program) > 1)
-    return [*flags, *own_words, *program] if is_script else []
+    options = [*itertools.takewhile(_PYTHON_OPTION.fullmatch, argv[1:])]
+    script = argv[1 + len(options) :]
+    if not script or not (script[0] == "-m" or os.path.isfile(script[0])):
+        return []
+    # `sys.orig_argv` names the command that watches already.
+    is_watched = script[:2] == ["-m", "d2lpar"] or os.path.basename(script[0]) == "d2lpar"
+    return [*argv] if is_watched else [argv[0], *options, *own_words, *script]
 
 
 def process_number() -> int | None:
@@ -165,17 +173,14 @@ class Report:
                 return replace(path, argv, *given)
             words = [os.fsdecode(word) for word in argv]
             if again := watched_again(program, words, self._own_words):
-                self._watcher.pause()
-                try:
-                    replace(path, again, *given)
-                finally:  # Reached only by an error.
-                    self._watcher.resume()
+                return replace(path, again, *given)
             replaced = f"The script has replaced the process by `{shlex.join(words)}`"
             self.end(0, f"{replaced}, which is not watched.")
-            if self._fail_over is not None:
-                self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-                os._exit(status_of_child(program, argv, os.environ if env is None else env) or 1)
-            replace(path, argv, *given)
+            if self._fail_over is None:
+                return replace(path, argv, *given)
+            self._print("\nThat program cannot be judged, so the exit status will not be 0.")
+            status = subprocess.call(argv, executable=program, env=env, close_fds=False)
+            os._exit(max(status, 1))
 
         return replace_process
 

@@ -71,7 +71,7 @@ def test_a_child_that_the_script_forks_reports_nothing(command, end):
 @pytest.mark.parametrize(
     ("replacement", "is_watched"),
     [
-        ("os.execv(me, [me, '-X', 'dev', script, 'again'])", True),
+        ("os.execv(me, [me, '-Xdev', script, 'again'])", True),
         ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", True),
         ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", True),
         ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", True),
