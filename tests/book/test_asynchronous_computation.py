@@ -1,7 +1,5 @@
-import re
-
 import pytest
-from drawings import style_of_the_book, svg, texts
+from drawings import style_of_the_book, texts
 from fakes import FakeArray, FakeClock, FakeDevice
 from matplotlib.colors import to_hex
 from tables import cells_of
@@ -118,8 +116,3 @@ def test_each_way_has_a_bar_of_its_color_in_each_panel_with_its_unit():
     memory.figure.draw_without_rendering()
     assert any("MB" in label.get_text() for label in memory.get_xticklabels())
     assert [label.get_text() for label in time.get_yticklabels()] == list(roles)
-
-
-def test_the_same_figure_is_the_same_file_but_for_its_date():
-    files = [svg(plot_calls([1e-5, 1e-2], limit=1)) for _ in range(2)]
-    assert len({re.sub("<dc:date>.*", "", file) for file in files}) == 1
