@@ -1,9 +1,7 @@
-import sys
-
 import pytest
 
 from d2lpar.book.claims import Claim
-from d2lpar.book.notebook import show_in_notebook, unbroken, with_code
+from d2lpar.book.notebook import unbroken, with_code
 
 ELSEWHERE = Claim("On a GPU.", needs="a GPU")
 
@@ -23,14 +21,6 @@ print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
     pytest.importorskip("IPython")
     forms = " ".join(sorted(ELSEWHERE._repr_mimebundle_()))
     assert run_python(program) == f"True '' {forms}"
-
-
-@pytest.mark.parametrize("has_ipython", [True, False])
-def test_outside_a_notebook_nothing_is_shown(has_ipython, monkeypatch, capsys):
-    if not has_ipython:
-        monkeypatch.setitem(sys.modules, "IPython", None)  # The import then fails.
-    assert show_in_notebook(ELSEWHERE) is False
-    assert capsys.readouterr() == ("", "")
 
 
 def test_text_in_backticks_is_code_with_its_spaces_and_all_is_escaped():

@@ -1,7 +1,6 @@
 import json
 import math
 from dataclasses import asdict
-from datetime import datetime, timedelta
 from functools import reduce
 from operator import getitem
 
@@ -9,8 +8,8 @@ import nbformat
 import pytest
 
 from d2lpar import Quantity, exact
-from d2lpar._jax.devices import Machine, this_machine, versions
-from d2lpar.book import claims, results
+from d2lpar._jax.devices import Machine
+from d2lpar.book import results
 from d2lpar.book.claims import Claim
 from d2lpar.book.recorded import FOLDER
 from d2lpar.book.results import (
@@ -19,9 +18,7 @@ from d2lpar.book.results import (
     Results,
     keep,
     load,
-    outputs_of,
     page_of,
-    this_run,
 )
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
@@ -96,23 +93,6 @@ def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expe
 ):
     with pytest.raises(ValueError, match=message):
         keep(experiment, rows)
-
-
-# --- The outputs of a notebook ----------------------------------------------------------------
-
-
-def test_the_outputs_of_a_type_are_found_in_their_order():
-    notebook = notebook_with(HOLDS, ExperimentResult("A6", "", LOOP), FAILS)
-    for read in (notebook, json.loads(nbformat.writes(notebook))):
-        assert outputs_of(read, claims.MIME_TYPE) == [HOLDS.as_dict(), FAILS.as_dict()]
-        assert [kept["experiment"] for kept in outputs_of(read, MIME_TYPE)] == ["A6"]
-        assert outputs_of(read, "image/png") == []
-
-
-def test_a_run_says_where_when_and_with_what_it_was_begun():
-    found = Results.of(HERE | this_run())
-    assert (found.machine, found.versions) == (this_machine(), versions())
-    assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
 
 
 # --- Loading ----------------------------------------------------------------------------------
