@@ -213,14 +213,6 @@ def eager_calls() -> Quantity:
     return price_of_watching(turn, turns=40)
 
 
-def many_arrays() -> Quantity:
-    """Watch steps of 5 ms with 30,000 arrays alive."""
-    arrays = [jax.device_put(np.float32(n)) for n in range(30_000)]
-    price = steps_of_one_core()
-    del arrays
-    return price
-
-
 def many_threads() -> Quantity:
     """Watch steps of 5 ms beside 200 waiting threads."""
     over = threading.Event()
@@ -266,7 +258,6 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
     "steps that return 3,000 arrays, with InFlight(4), over without": (price_of_many_results, 1.05),
     "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),
-    "likewise, with 30,000 arrays alive": (many_arrays, 1.05),
     "likewise, beside 200 idle threads": (many_threads, 1.05),
     "steps that take all cores, watched over unwatched": (steps_of_all_cores, 1.10),
     "a thousand eager calls a step, watched over unwatched": (eager_calls, 1.10),

@@ -38,9 +38,6 @@ def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
     _, first, second = cells_of(table._repr_html_())
     assert first == ["a < b", "20 ms", "", "f(y)", "10 µs", ""]
     assert second == ["c", "10 ms", "", "", "", ""]
-    waits, returns, _ = (line.split() for line in str(table).splitlines())
-    assert waits == ["a", "<", "b", "waits", "20", "ms"]
-    assert returns == ["f(y)", "returns", "10", "µs"]
 
 
 # --- The threads that JAX uses ------------------------------------------------------------------

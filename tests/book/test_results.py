@@ -144,7 +144,6 @@ def edited(place, value):
         (edited((*MEASURED, "samples"), [2.0] * 6), "trusted: The claim .* its .* 'fails'"),
         (edited((*MEASURED, "unit"), "ms"), "cannot be trusted: 'ratio' has the unit 'ms'; known"),
         (edited((*KEPT, "rows", "barrier at the end"), GONE), "trusted: Experiment A6 has the"),
-        (edited(("date",), GONE), f"something is missing or .*'date'.*{ANEW}"),
     ],
 )
 def test_what_is_no_file_of_results_is_refused_with_its_path_and_the_reason(path, text, message):

@@ -12,7 +12,6 @@ import check_claims
 import counterfactuals
 import pytest
 import run_notebook
-from nbclient.exceptions import CellTimeoutError
 from pages import notebook_showing, write_page
 from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, name_of, notebooks
 
@@ -150,26 +149,6 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
     assert 'The rest: make evidence PAGES="solutions/one"\n' in capsys.readouterr().out
 
 
-def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropped(book):
-    book.gather("one")
-    assert book.ran == ALL_RUNS[:5]
-    (book.folder / "one.md").unlink()
-    assert book.gather() == []
-    assert list(book.pages) == ["solutions/one"]
-
-
-def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book):
-    def break_off(call):
-        if call == 1:
-            book.before = lambda call: None
-            raise CellTimeoutError("too\nlate")
-
-    book.before = break_off
-    assert book.gather() == ["one broke off, and its old evidence stays: too late"]
-    assert book.ran == [ALL_RUNS[0], *ALL_RUNS[5:]]
-    assert list(book.pages) == ["solutions/one"]
-
-
 def test_a_claim_that_a_run_never_reached_is_named_with_the_error(book, monkeypatch):
     error = {"output_type": "error", "ename": "IndexError", "evalue": "out of range"}
     notebook = {"cells": [{"outputs": [error]}]}
@@ -198,24 +177,6 @@ def test_a_claim_that_survives_without_its_cause_is_tried_three_times_and_named(
     assert Counter(book.ran) == Counter([*ALL_RUNS[:5], *ALL_RUNS[1:2] * 2])
     assert book.pages["one"]["claims"]["early"]["without"]["tries"] == 3
     assert book.pages["one"]["claims"]["late"]["without"]["tries"] == 1
-
-
-def test_a_claim_that_is_decided_in_another_try_says_so_and_one_seen_once_needs_none(book):
-    book.odd = {(AS_IT_IS, "of-x"): ["inconclusive"], ("three", "of-y"): ["inconclusive"]}
-    book.odd[AS_IT_IS, "early"] = ["seen"]
-    assert book.gather("one") == []
-    assert Counter(book.ran) == Counter([*ALL_RUNS[:5], ("one", AS_IT_IS), ("one", "three")])
-    results = book.pages["one"]["claims"]
-    assert [results[key]["with"]["tries"] for key in ("of-x", "of-y", "early")] == [2, 1, 1]
-    assert [results[key]["without"]["tries"] for key in ("of-x", "of-y")] == [1, 2]
-
-
-def test_what_needs_a_gpu_may_be_untestable_and_is_then_not_run_without_its_cause(book):
-    book.odd = {(AS_IT_IS, "x1-gpu"): ["untestable"]}
-    assert book.gather("solutions/one") == []
-    assert book.ran == [ALL_RUNS[5], *ALL_RUNS[7:]]
-    without = book.pages["solutions/one"]["claims"]["x1-gpu"]["without"]
-    assert (without["verdict"], without["needs"]) == ("untestable", "a GPU")
 
 
 def test_on_one_core_no_claim_may_fail_and_no_solution_be_refused(book):
