@@ -1,5 +1,5 @@
 import pytest
-from drawings import style_of_the_book, texts
+from drawings import texts
 from fakes import FakeArray, FakeClock, FakeDevice
 from matplotlib.colors import to_hex
 from tables import cells_of
@@ -84,12 +84,6 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
 
 
 # --- Figures ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
 
 
 def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():

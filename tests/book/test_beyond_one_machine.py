@@ -1,5 +1,4 @@
 import pytest
-from drawings import style_of_the_book
 
 from d2lpar import Quantity
 from d2lpar.book.beyond_one_machine import (
@@ -38,12 +37,6 @@ def test_it_pays_from_the_last_rise_through_one_on(speed_ups, found):
 
 
 # --- Figures ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
 
 
 def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():

@@ -1,14 +1,5 @@
-import pytest
-from drawings import style_of_the_book
-
 from d2lpar import COLORS, Measurement, PeakMemory, Quantity
 from d2lpar.book import measuring_asynchronous_code as page
-
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
 
 
 def measured(name, *seconds):

@@ -1,5 +1,5 @@
 import pytest
-from drawings import style_of_the_book, svg
+from drawings import svg
 
 from d2lpar import Quantity, once
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
@@ -30,12 +30,6 @@ def test_two_overlap_if_their_score_is_far_from_0_and_not_above_1(at_once, verdi
 
 
 # --- Figures ------------------------------------------------------------------------------------
-
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
 
 
 def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():

@@ -3,9 +3,8 @@
 PyTorch is not installed here, so only the names in its program are compared.
 """
 
-import importlib
-
 import beside_pytorch
+import d2lpar_peers as page
 import jax
 import numpy as np
 import peer_jax
@@ -66,13 +65,7 @@ def test_the_work_for_a_gpu_runs_with_the_cpu_in_its_place():
 # --- The page ---------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def page(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
-    return importlib.import_module("d2lpar_peers")
-
-
-def test_each_row_of_the_page_is_measured_by_both_programs(page):
+def test_each_row_of_the_page_is_measured_by_both_programs():
     torch, jax = ((ROOT / "evidence" / f"peer_{name}.py").read_text() for name in ("torch", "jax"))
     for rows in page.GROUPS.values():
         for _, *names in rows:
@@ -80,7 +73,7 @@ def test_each_row_of_the_page_is_measured_by_both_programs(page):
             assert f'"{names[-1]}"' in jax
 
 
-def test_a_row_has_times_in_one_unit_with_their_range_and_the_ratio_of_medians(page):
+def test_a_row_has_times_in_one_unit_with_their_range_and_the_ratio_of_medians():
     # 0.1435 s is 143.5 ms, but 0.1435 / 1e-3 is less.
     torch, jax = {"work": [0.1435, 0.15, 0.095]}, {"graph": [4e-4, 4.4e-4, 1.1e-3]}
     data = {"seconds": {"PyTorch": torch, "JAX": jax}}
