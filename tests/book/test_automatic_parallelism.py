@@ -97,15 +97,6 @@ def test_both_ways_make_the_same_calls_in_an_order_of_their_own():
     assert calls == (in_turn + at_once + at_once + in_turn) * 3
 
 
-def test_the_parts_of_the_run_in_turn_are_told_apart_and_nothing_overlaps_in_one_thread():
-    times = copy_times(lambda _: time.sleep(0.002), lambda _: time.sleep(0.001), repeats=6)
-    assert (times.computing > COPIES * 0.002).verdict == "holds"
-    assert (times.copying > COPIES * 0.001).verdict == "holds"
-    assert times.rows == (times.computing, times.copying, times.at_once)
-    assert times.computing.median > times.copying.median
-    assert times.score.median < 0.5
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_brings_the_numbers_to_the_host(name):
     send, arrive = WAYS[name]

@@ -274,18 +274,6 @@ def test_the_newest_record_that_could_test_it_is_shown_without_numbers_of_older_
     assert words_of(here()).startswith("x < 5 gains 7.25. holds on a CPU with 2 cores")
 
 
-def test_numbers_measured_here_without_the_needed_machine_are_only_in_the_table(record):
-    record(H200, there())
-    made = here(GAINS, FAILS, gain=RATIO, needs="two free cores")
-    shown, _, folded = html_of(made).partition("</summary>")
-    assert "gains 7.25" in shown
-    assert "6.50" not in shown
-    assert "Testing it here needs two free cores." in shown
-    assert "<a " not in shown  # A click on the headline unfolds.
-    assert [row[0] for row in cells_of(folded)] == ["", "ratio"]
-    assert "The table is of this machine. <a " in folded
-
-
 def test_below_the_table_of_a_claim_is_the_record_of_each_gpu(record):
     record(H200, there(FAILS), there(key="another"))
     record(CPU, there())
