@@ -6,25 +6,16 @@ from tables import cells_of
 
 from d2lpar import COLORS, Quantity, compare
 from d2lpar.book.asynchronous_computation import (
-    NEED_A_VALUE,
-    NEED_NONE,
     Held,
     HeldTable,
     Pipeline,
-    can_count_threads,
     most_unfinished,
     plot_calls,
     plot_ways,
-    threads_taken,
     time_held,
 )
 
 # --- Operations that make Python wait -----------------------------------------------------------
-
-
-def test_an_operation_that_needs_a_value_waits_and_one_that_needs_none_goes_on():
-    held = time_held({"float(s)": NEED_A_VALUE["float(s)"], "y + 1": NEED_NONE["y + 1"]})
-    assert {name: of.waits for name, of in held.items()} == {"float(s)": True, "y + 1": False}
 
 
 def test_the_time_is_that_of_the_operation_alone():
@@ -38,15 +29,6 @@ def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
     _, first, second = cells_of(table._repr_html_())
     assert first == ["a < b", "20 ms", "", "f(y)", "10 µs", ""]
     assert second == ["c", "10 ms", "", "", "", ""]
-
-
-# --- The threads that JAX uses ------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not can_count_threads(), reason="threads are counted on Linux only")
-def test_a_process_that_may_use_one_thread_is_counted_with_one():
-    taken = threads_taken({"one": {"NPROC": "1"}})["one"]
-    assert taken.samples == (1.0,) * 6
 
 
 # --- The three durations ------------------------------------------------------------------------

@@ -19,7 +19,6 @@ from d2lpar.book.automatic_parallelism import (
     fair_matrix,
     lead,
     measure_ways,
-    meetings,
     numbered,
     plot_ways_to_copy,
     record_copies,
@@ -129,19 +128,6 @@ def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
     machine, rows = recorded_on_gpu("P6")
     assert bars(axes) == [rows[name]["at once"].median for name in WAYS]
     assert machine in axes.get_xlabel()
-
-
-# --- All-reduces ----------------------------------------------------------------------------------
-
-
-def test_each_device_takes_part_in_a_meeting_and_it_counts_once():
-    events = [
-        event(device, start, start + 10, "step", operator, 1)
-        for device in ("CPU 0", "CPU 1")
-        for start, operator in ((0, "dot.1"), (20, "all-reduce.4"), (40, "psum.7"))
-    ]
-    assert meetings(timeline(*events)) == 2
-    assert meetings(timeline(event("CPU 0", 0, 10, "step", "dot.1", 1))) == 0
 
 
 # --- The order of runs ----------------------------------------------------------------------------

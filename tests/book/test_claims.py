@@ -159,13 +159,6 @@ def test_the_headline_has_a_bound_only_if_it_is_surely_that_of_its_number(predic
     assert re.findall(r"tested: ([^<]*)</span>", headline) == bounds
 
 
-def test_the_table_has_the_tested_quantities_and_then_the_other_measured_numbers():
-    numbers = {"share": RATIO.rename("idle"), "time": SECONDS, "calls": exact("calls", 3)}
-    made = Claim("{share:%}, {time}, {calls}.", (RATIO > 0.4,), numbers=numbers)
-    rows = [(name, tested) for name, *_, tested in cells_of(html_of(made))[1:]]
-    assert rows == [("ratio", "> 0.4"), ("one step", "not tested")]
-
-
 # --- Records of other machines ----------------------------------------------------------------
 
 H200, CPU = {"devices": "1 x cpu, 1 x NVIDIA H200", "cores": 16}, {"devices": "1 x cpu", "cores": 2}

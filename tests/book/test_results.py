@@ -11,7 +11,6 @@ from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine
 from d2lpar.book import results
 from d2lpar.book.claims import Claim
-from d2lpar.book.recorded import FOLDER
 from d2lpar.book.results import (
     MIME_TYPE,
     ExperimentResult,
@@ -96,14 +95,6 @@ def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expe
 
 
 # --- Loading ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("published", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_what_machines_have_recorded_can_be_read(published):
-    found = load(published)
-    assert found.name == published.stem
-    assert any(found.claims.values())
-    assert found.experiments
 
 
 def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):

@@ -62,7 +62,6 @@ WRONG[check_x1] = {
         "for t1 = 1, t2 = 0.875 and 2 iterations your condition says",
     ),
     "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, not"),
-    "no condition": ((formula, 3), "given an int, which cannot be .*\n.*, my_condition, not"),
 }
 
 
@@ -229,7 +228,6 @@ WRONG_EVERYTHING = {
         lambda start: (start(), jax.effects_barrier())[0],
         "some of the results were not ready",
     ),
-    "no everything": (3, "given an int, which cannot be .*\n.*, my_everything, not"),
 }
 WRONG[check_x4] = {
     **{name: ((f, everything_by_a_sentinel), said) for name, (f, said) in WRONG_SECOND.items()},

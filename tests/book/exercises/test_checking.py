@@ -182,13 +182,12 @@ def test_arrays_may_differ_by_rounding_and_be_on_another_device():
 @pytest.mark.parametrize(
     ("array", "message"),
     [
-        (jnp.ones(2), r"has the shape \(2,\) and .*; the right one has \(2, 2\)"),
-        (jax.random.split(jax.random.key(0), (2, 2)), "the dtype key<fry>; the right one has"),
+        (jnp.ones(2), r"has the shape \(2,\); the right one has \(2, 2\)"),
         (EYE + 2e-3, "by up to 0.002"),
         (EYE.at[0, 0].set(jnp.nan), "by up to nan"),
         (DELETED, "deleted"),
     ],
-    ids=["shape", "keys", "just too far", "NaN", "deleted"],
+    ids=["shape", "just too far", "NaN", "deleted"],
 )
 def test_a_result_that_is_not_the_right_array_is_rejected_in_a_sentence(array, message):
     with pytest.raises(Rejection, match=rf"^What you returned .*{message}.*\.$") as caught:

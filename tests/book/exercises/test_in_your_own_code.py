@@ -132,7 +132,6 @@ WRONG[check_z2] = {
     ),
     "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
-    "no function": (3, "was given an int, which cannot be called"),
 }
 
 
