@@ -158,19 +158,6 @@ def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other(
         lead(timeline(events[0], *events[3:]), "update", "backward1")
 
 
-def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
-    asked = event("Python", 0, 1, "chain", "dispatch", 1)
-    shown = numbered(timeline(asked, *CHAINS, *copies((10, 20), (30, 40))))
-    assert [(e.device, e.program) for e in shown.events] == [
-        ("Python", "chain"),
-        ("CPU 0", "1"),
-        ("CPU 1", "1"),
-        ("CPU 0", "2"),
-        ("CPU 1", "2"),
-    ]
-    assert [e.operator for e in shown.row("CPU 1")] == [COPY, COPY]  # They are still hatched.
-
-
 def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
     spans = (0, 1000), (2000, 5000), (5000, 5002), (5002, 5003), (6000, 6001), (7000, 9000)
     shown = numbered(timeline(*copies(*spans)))

@@ -101,3 +101,9 @@ def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monke
     assert record.header("here")["commit"] == commit
     page.write_text("new")
     assert record.header("here")["commit"] == f"{commit}-dirty"
+
+
+def test_a_name_that_can_be_no_file_is_refused(capsys):
+    with pytest.raises(SystemExit):
+        record.main([""])
+    assert "found '': make record NAME=my-machine" in capsys.readouterr().err

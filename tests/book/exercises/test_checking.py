@@ -236,8 +236,6 @@ def test_calls_of_several_threads_are_in_one_order(log):
 
 # --- Machines that cannot show the behavior ----------------------------------------------------
 
-BEHAVIOR = ["X2", "X4", "X5", "Y1", "Y3", "Y5", "Z1", "Z3"]
-
 
 def test_inside_a_recording_of_the_reader_another_cannot_be_checked(tmp_path):
     with jax.profiler.trace(tmp_path):
@@ -249,35 +247,37 @@ def test_inside_a_recording_of_the_reader_another_cannot_be_checked(tmp_path):
     assert all("during another recording" in report.saw for report in reports)
 
 
-def test_without_asynchronous_dispatch_behavior_cannot_be_checked(run_python):
+@pytest.mark.parametrize(
+    ("first", "names", "way_out"),
+    [
+        (
+            "jax.config.update('jax_cpu_enable_async_dispatch', False); use_cpu_devices(2)",
+            ["X2", "X4", "X5", "Y1", "Y3", "Y5", "Z1", "Z3"],
+            "Restart Python without jax_cpu_enable_async_dispatch=False",
+        ),
+        (
+            "use_cpu_devices(1)",
+            ["Y3", "Y5"],
+            "Call d2lpar.use_cpu_devices(2) before any other use of JAX",
+        ),
+    ],
+    ids=["synchronous", "one device"],
+)
+def test_where_behavior_cannot_be_checked_the_report_says_the_way_out(
+    run_python, first, names, way_out
+):
     program = f"""
 import jax
-jax.config.update("jax_cpu_enable_async_dispatch", False)
 from d2lpar.book import exercises
 from d2lpar import use_cpu_devices
-use_cpu_devices(2)
-for name in {[name.lower() for name in BEHAVIOR]}:
-    check = getattr(exercises, "check_" + name)
-    report = check(*[lambda *args: 1 / 0] * (2 if name == "x4" else 1))
-    assert "Restart Python without jax_cpu_enable_async_dispatch=False" in report.saw, report
-    assert report.look == ""
+{first}
+for name in {names}:
+    check = getattr(exercises, "check_" + name.lower())
+    report = check(*[lambda *args: 1 / 0] * (2 if name == "X4" else 1))
+    assert {way_out!r} in report.saw and report.look == "", report
     print(report.exercise, report.verdict)
 """
-    expected = [f"{name} untestable" for name in BEHAVIOR]
-    assert run_python(program).splitlines() == expected
-
-
-def test_on_a_single_device_those_for_two_say_how_to_get_another(run_python):
-    program = """
-from d2lpar.book import exercises
-for check in exercises.check_y3, exercises.check_y5:
-    report = check(lambda *args: 1 / 0)
-    assert "two CPU devices" in report.saw, report
-    assert "Call d2lpar.use_cpu_devices(2) before any other use of JAX" in report.saw, report
-    print(report.exercise, report.verdict)
-"""
-    printed = run_python(program, JAX_NUM_CPU_DEVICES="1")
-    assert printed.splitlines() == ["Y3 untestable", "Y5 untestable"]
+    assert run_python(program).splitlines() == [f"{name} untestable" for name in names]
 
 
 def test_an_answer_that_deletes_a_result_does_not_end_python(run_python):
