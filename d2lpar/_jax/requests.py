@@ -5,7 +5,7 @@ its listeners hold the parts as local variables:
 
     _infer_params                 fun, ji, args, kwargs, avals           while JAX traces
     cache_miss                    fun, jit_info, args, kwargs            until a call has compiled
-    lower_sharding_computation    global_in_avals, in_shardings, ...     while JAX lowers
+    lower_sharding_computation    all_args_info, in_shardings, ...       while JAX lowers
     from_hlo                      the same                               while XLA compiles
 
 Only texts and hashes are kept: an array would stay alive, and to print an object of the user would
@@ -14,76 +14,61 @@ read the arrays in it.
 
 import enum
 import functools
-import itertools
-import re
-import sys
-from collections.abc import Mapping
-from contextlib import suppress
-from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType
+import gc
+import weakref
+from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 from d2lpar._jax.stack import CodePosition, frames_outward, owner_of
-from d2lpar._plain.format import plural
-
-_FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType)
-_PRINTED = (bool, int, float, complex, str, type(None))
-_DEEPEST, _LONGEST = 8, 200  # Of an identity: an object may refer to a whole program.
 
 
-class Argument(NamedTuple):
-    """An array that a program is compiled for."""
+class Array(NamedTuple):
+    """An array that a program is compiled for, or that it returns."""
 
-    shape: str  # With the dtype, such as `float32[3,5]`.
-    weak: bool  # Whether it is weakly typed.
-    where: str = ""  # The device that it is committed to; "" if to none.
+    dtype: str
+    shape: tuple[int, ...]
+    typing: str  # "weakly typed", as a Python number is, or "strongly typed".
+    device: str  # "uncommitted", or "committed to CPU 0" or the like.
 
-    def placed(self) -> str:
-        """Return where it is, in words."""
-        return f"committed to {self.where}" if self.where else "not committed to a device"
+    def __str__(self) -> str:
+        return f"{self.dtype}[{','.join(map(str, self.shape))}]"
 
 
 class Value(NamedTuple):
-    """A value that was part of a request, without the value."""
+    """A static argument or an option, without the value."""
 
     text: str  # The value if it is a number or the like, else its type.
-    kind: str  # Its type; "a function" for functions.
     hash: int
-    by_identity: bool  # Whether another object of its class is never equal.
 
     @classmethod
     def of(cls, value: Any) -> "Value":
         """Describe a value."""
-        kind = type(value)
-        try:
-            hashed = hash(value)
-        except Exception:
-            hashed = 0
-        is_function = kind in _FUNCTIONS or _is_jitted(value)
-        word = "function" if is_function else kind.__name__
-        text = f"function {value.__name__}" if is_function else _printed(value) or word
-        by_identity = not is_function and kind.__hash__ is object.__hash__
-        return cls(text[:40], word, hashed, by_identity)
+        if isinstance(value, tuple):
+            text = f"({', '.join(cls.of(each).text for each in value)})"
+        elif isinstance(value, (bool, int, float, complex, str, type(None))):
+            text = repr(value)
+        elif isinstance(value, enum.Enum):
+            text = str(value)
+        else:
+            text = getattr(value, "__name__", type(value).__name__)
+        return cls(text[:40], hash(value))
+
+
+Arrays = tuple[Array, ...]
+Values = tuple[tuple[str, Value], ...]
 
 
 class Request(NamedTuple):
-    """What JAX's cache was asked for, but for the arguments' devices."""
+    """What JAX's cache was asked for, but for the arrays. The defaults stand for not seen."""
 
-    identity: tuple  # The code that is compiled, equal for two functions with the same code.
-    of_library: bool  # Whether none of that code is the user's, such as for `jax.numpy.zeros`.
-    switches: tuple  # Strings, booleans and the like that the function has bound.
-    is_wrapped: bool  # Whether a library's function is jitted. Its static arguments are above.
-    arguments: tuple[Argument, ...]  # As the call gave them; JAX drops unused ones later.
-    static: Mapping[str, Value]
-    trees: Mapping[str, Value]  # For each of the other arguments, the shape of its tree.
-    options: int  # A hash of the options of `jax.jit`.
-    context: Mapping[str, Value]  # The part of JAX's configuration that programs depend on.
-
-    @property
-    def key(self) -> tuple:
-        """Equal for requests that differ in the context at most."""
-        static = () if self.is_wrapped and not self.of_library else tuple(self.static.items())
-        trees = tuple(self.trees.items())
-        return self.identity, self.switches, self.arguments, static, trees, self.options
+    identity: int = 0  # The hash of the code, equal for two functions with the same code.
+    of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.
+    function: weakref.ref | None = None
+    static: Values = ()  # The names and values of the static arguments.
+    tree: int = 0  # The hash of the tree of the other arguments.
+    keys: frozenset[str] = frozenset()  # The keys of the dictionaries in that tree.
+    options: Values = ()  # JAX's options.
+    caches: object = None  # Another object after JAX's caches were emptied.
 
 
 class PhaseStack:
@@ -92,298 +77,145 @@ class PhaseStack:
     Attributes:
         callers: The positions that led to JAX, the user's line first; empty without a user's frame.
         by_library: Whether a library's code is between that line and JAX.
-        by_call: Whether a call asked for the program, and not `lower` or `eval_shape`.
-        is_inner: Whether another phase, of the program outside, is going on.
+        is_inner: Whether a phase of the program outside was going on.
     """
 
-    def __init__(self, frame: FrameType, has_compiled: bool) -> None:
+    def __init__(self, frame: FrameType) -> None:
         frames = [(owner_of(each.f_code.co_filename), each) for each in frames_outward(frame)]
         # Drop the frames of the launcher (runpy, pytest), so that its loops do not count.
         while frames and frames[-1][0] != "user":
             frames.pop()
-        first = next((n for n, (owner, _) in enumerate(frames) if owner == "user"), 0)
+        owners = [owner for owner, _ in frames]
+        first = owners.index("user") if owners else 0
         self.callers = tuple(
             CodePosition(frame.f_code, frame.f_lasti)
             for owner, frame in frames[first:]
             if owner in ("user", "library")
         )
-        self.by_library = any(owner == "library" for owner, _ in frames[:first])
+        self.by_library = "library" in owners[:first]
         names = [frame.f_code.co_name for owner, frame in frames if owner == "jax"]
-        # Tracing and lowering have such a frame of their own.
-        phases = names.count("_infer_params") + names.count("lower_sharding_computation")
-        self.is_inner = phases > (not has_compiled)
-        inside = [frame for owner, frame in frames[:first] if owner == "jax"]
-        self._innermost = {frame.f_code.co_name: frame for frame in reversed(inside)}
-        self.by_call = "cache_miss" in self._innermost
+        self.is_inner = names.count("_infer_params") + names.count("lower_sharding_computation") > 1
+        self._innermost = {frame.f_code.co_name: frame for _, frame in reversed(frames[:first])}
 
-    def shapes(self) -> dict[str, Any]:
-        """Return the variables of the function that lowers or compiles; empty without one."""
-        return self._variables("global_in_avals", "lower_sharding_computation", "from_hlo")
+    def request(self) -> Request | None:
+        """Describe the request; None if no function of JAX holds it, as for a backward pass."""
+        import jax
+        from jax._src import config
 
-    def request(self) -> dict[str, Any]:
-        """Return the variables of the function that was asked for a program."""
-        return self._variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
+        # JAX 0.7 has the arguments in an inner function.
+        known = self._variables("fun", "_infer_params_internal", "_infer_params", "cache_miss")
+        info = known.get("ji", known.get("jit_info"))
+        if not info:
+            return None
+        names = dict(enumerate(getattr(info.fun_signature, "parameters", ())))
+        given = {names.get(n, n): value for n, value in enumerate(known["args"])} | known["kwargs"]
+        static_names = {*info.static_argnames, *(names.get(n, n) for n in info.static_argnums)}
+        static = [(name, Value.of(given.pop(name))) for name in [*given] if name in static_names]
+        paths, tree = jax.tree_util.tree_flatten_with_path([*given.values()])
+        parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
+        keys = frozenset(key for key in parts if isinstance(key, str))
+        return Request(
+            *identify(known["fun"]),
+            weakref.ref(known["fun"]),
+            tuple(static),
+            hash((tree, keys)),  # The hash of a tree leaves out the keys.
+            keys,
+            _options(config.trace_context()),
+            _token()(),
+        )
+
+    def arrays(self) -> tuple[Arrays, Arrays] | None:
+        """Describe the arguments and, once JAX lowers, the results; None if they are not seen."""
+        if known := self._variables("avals", "_infer_params_internal", "_infer_params"):
+            return tuple(map(_array, known["avals"])), ()
+        known = self._variables("all_args_info", "lower_sharding_computation", "from_hlo")
+        if not known:
+            return None
+        # JAX leaves arguments that are not used out of the program, and of its shardings.
+        shardings = dict(zip(sorted(known["kept_var_idx"]), known["in_shardings"], strict=False))
+        arguments = enumerate(known["all_args_info"].in_avals)
+        return (
+            tuple(_array(aval, shardings.get(n)) for n, aval in arguments),
+            tuple(map(_array, known["global_out_avals"])),
+        )
 
     def _variables(self, wanted: str, *functions: str) -> dict[str, Any]:
+        """Return the variables of the first of these functions that has the wanted one."""
         frames = (self._innermost[name] for name in functions if name in self._innermost)
         return next((frame.f_locals for frame in frames if wanted in frame.f_locals), {})
 
 
-def request_of(known: Mapping[str, Any]) -> Request:
-    """Describe the request of JAX's function with these local variables."""
-    options, args = known.get("ji", known.get("jit_info")), known["args"]
-    names = [*getattr(getattr(options, "fun_signature", None), "parameters", ())]
-    names += [f"args[{n}]" for n in range(len(names), len(args))]
-    static_numbers = getattr(options, "static_argnums", ())
-    static_names = getattr(options, "static_argnames", ())
-    static = {name: args[n] for n, name in enumerate(names[: len(args)]) if n in static_numbers}
-    given = {name: args[n] for n, name in enumerate(names[: len(args)]) if n not in static_numbers}
-    for name, value in known["kwargs"].items():
-        (static if name in static_names else given)[f"{name}="] = value
-    search = _Search()
-    search.visit(known["fun"])
-    is_wrapped = not search.of_user
-    if is_wrapped:  # Equinox passes the user's function as a static argument of its own.
-        search.visit(tuple(static.values()), owner="static")
-    return Request(
-        tuple(search.parts),
-        not search.of_user,
-        tuple(search.switches),
-        is_wrapped,
-        tuple(_argument(aval) for aval in known.get("avals", ())),
-        {name.rstrip("="): Value.of(value) for name, value in static.items()},
-        {name: _tree(value) for name, value in given.items()},
-        _hash_of(options),
-        _context(),
-    )
+def identify(function: Any) -> tuple[int, bool]:
+    """Return a hash of the code that a function runs, and whether none of it is the user's.
+
+    A wrapper has the same code for all that it wraps, so the search follows whatever a function
+    refers to, apart from global variables. Numbers and arrays are data::
+
+        jax.jit(jax.vmap(partial(step, 0.1)))     vmap_f, partial, step
+        jax.jit(trainer.step)                     Trainer.step, Trainer, its functions
+    """
+    parts, visited, remaining = [], set(), [function]
+    while remaining and len(parts) < 200:  # An object may refer to a whole program.
+        value = remaining.pop()
+        if isinstance(value, (bool, str, type(None), enum.Enum)):
+            parts.append(str(value))
+        elif id(value) not in visited:
+            visited.add(id(value))
+            names, referred = _contents(value)
+            parts += names
+            remaining += referred
+    files = [part.co_filename for part in parts if isinstance(part, CodeType)]
+    return hash(tuple(parts)), not any(owner_of(file) == "user" for file in files)
 
 
-def arguments_of(known: Mapping[str, Any]) -> tuple[tuple[Argument, ...], tuple[str, ...]]:
-    """Describe the arguments and the results of the program that JAX lowers or XLA compiles."""
-    given = zip(known["global_in_avals"], known["in_shardings"], strict=False)
-    arguments = tuple(_argument(aval, _where(sharding)) for aval, sharding in given)
-    return arguments, tuple(map(_shape, known["global_out_avals"]))
+def _contents(value: Any) -> tuple[list[Any], list[Any]]:
+    """Return what names the code of a value, and what this code may call or test."""
+    if isinstance(value, FunctionType):
+        variables = *(value.__closure__ or ()), value.__defaults__, value.__kwdefaults__
+        referred = [*gc.get_referents(*variables), vars(value).get("__wrapped__")]
+        return [value.__code__.co_filename, value.__code__], referred
+    if isinstance(value, (MethodType, functools.partial, tuple, list, dict)):
+        return [], gc.get_referents(value)[:20]
+    if isinstance(value, (BuiltinFunctionType, type, ModuleType)):
+        return [value.__name__], []
+    if not hasattr(value, "__dict__"):  # A number, or an array of NumPy.
+        return [], []
+    functions = [x for x in vars(value).values() if callable(x) and not _binds(x, value)]
+    return [type(value).__name__, vars(value).get("__name__")], [*functions, type(value).__call__]
 
 
-def change_of_arguments(
-    old: tuple[Argument, ...], new: tuple[Argument, ...]
-) -> tuple[str, str] | None:
-    """Return the most telling difference between arguments: its kind, and words; None without."""
-    if len(old) != len(new):
-        return "number", f"for {plural(len(new), 'argument')} after {len(old)}"
-    pairs = list(zip(old, new, strict=True))
-    if shapes := [(was.shape, now.shape) for was, now in pairs if was.shape != now.shape]:
-        words = [f"{now} after {was}" for was, now in dict.fromkeys(shapes)]
-        return "shape", "for " + "; ".join(words[:3])
-    for was, now in pairs:
-        if was.weak != now.weak:
-            types = ("weakly", "strongly") if now.weak else ("strongly", "weakly")
-            return "weak type", (
-                f"for a {now.shape} that is {types[0]} typed after a {types[1]} typed one (a "
-                "Python number makes a weak type)"
-            )
-    for was, now in pairs:
-        if was.where != now.where:
-            words = f"that is {now.placed()}, after one that is {was.placed()}"
-            return "device", f"for a {now.shape} {words}"
-    return None
+def _binds(function: Any, owner: Any) -> bool:
+    """Return whether this is a method of its owner, which may jit one at the second call only."""
+    method = getattr(function, "__dict__", {}).get("__wrapped__", function)
+    return isinstance(method, MethodType) and method.__self__ is owner
 
 
-def is_last_batch(old: tuple[Argument, ...], new: tuple[Argument, ...]) -> bool:
-    """Return whether only the first dimension is smaller, and by the same for all arguments."""
-    sizes = set()
-    for was, now in zip(old, new, strict=True):
-        if was.shape != now.shape:
-            (kind, size, rest), (kind_now, size_now, rest_now) = (
-                re.fullmatch(r"(.*?\[)(\d*)(.*)", each.shape).groups("") for each in (was, now)
-            )
-            if (kind, rest) != (kind_now, rest_now):
-                return False
-            sizes.add((int(size_now or 0), int(size or 0)))
-    return len(sizes) == 1 and all(0 < now < was for now, was in sizes)
+@functools.lru_cache(maxsize=100)
+def _options(context: tuple[Any, ...]) -> Values:
+    """Return JAX's options, which programs with this context share."""
+    from jax._src import config
 
-
-def change_of_values(kind: str, old: Mapping[str, Value], new: Mapping[str, Value]) -> str:
-    """Return the first difference between values of this kind, in words; "" without."""
-    if old.keys() != new.keys():
-        return f"for the {kind}s {', '.join(new) or 'none'} after {', '.join(old) or 'none'}"
-    for name, was in old.items():
-        now, label = new[name], f"since {kind} `{name.removesuffix('=')}`"
-        if was.text != now.text:
-            return f"{label} changed from {was.text} to {now.text}"
-        if was != now:
-            way_out = ": give it __eq__ and __hash__" if now.by_identity else ""
-            return f"{label} is another {now.text}, unequal to the one before{way_out}"
-    return ""
+    return tuple((name, Value.of(state.value)) for name, state in config.config_states.items())
 
 
 @functools.cache
 def _token() -> Any:
+    """Return a function whose result JAX's caches keep until they are emptied."""
     from jax._src.util import cache
 
     return cache(max_size=1, trace_context_in_key=False)(lambda: object())
 
 
-def caches() -> object:
-    """Return an object that JAX keeps until its caches are emptied, and then replaces."""
-    return _token()()
+def _array(aval: Any, sharding: Any = None) -> Array:
+    dtype, shape = str(getattr(aval, "dtype", aval)), getattr(aval, "shape", ())
+    typing = "weakly typed" if getattr(aval, "weak_type", False) else "strongly typed"
+    return Array(dtype, shape, typing, _device(sharding))
 
 
-class _Search:
-    """Collects what tells the code of one function from that of another.
-
-    A wrapper has the same code for all that it wraps, so the search follows whatever a function
-    refers to, apart from global variables::
-
-        jax.jit(jax.vmap(loss, in_axes=0))        vmap_f -> loss, with the switch 0
-        jax.jit(functools.partial(step, 0.1))     step; numbers are data
-        jax.jit(trainer.step)                     Trainer.step -> Trainer, its functions
-    """
-
-    def __init__(self) -> None:
-        self.parts: list[Any] = []
-        self.switches: list[Any] = []
-        self.of_user = False
-        self._visited: dict[int, int] = {}
-
-    def visit(self, value: Any, depth: int = _DEEPEST, owner: str = "user") -> None:
-        """Add a value that code of this owner refers to."""
-        kind = type(value)
-        if kind in (bool, str, type(None)) or issubclass(kind, enum.Enum):
-            self.switches.append(_printed(value))
-        elif (kind is int and owner != "user") or (kind is float and owner == "static"):
-            # Such as the axes of `jax.vmap`. The numbers of the user's functions are data.
-            self.switches.append(value)
-        elif kind in _PRINTED or (hasattr(kind, "dtype") and hasattr(kind, "ndim")):
-            return  # A number or an array.
-        elif id(value) in self._visited:
-            self.parts.append(self._visited[id(value)])
-        elif depth and len(self.parts) < _LONGEST:
-            self._visited[id(value)] = len(self.parts)
-            self._visit_object(value, depth - 1, owner)
-
-    def _visit_object(self, value: Any, depth: int, owner: str) -> None:
-        kind = type(value)
-        inner: list[Any] = []
-        if kind is FunctionType:
-            owner = self._add(value.__code__)
-            for cell in value.__closure__ or ():
-                with suppress(ValueError):  # The variable has no value yet.
-                    inner.append(cell.cell_contents)
-            inner += [*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values()]
-            inner += [vars(value)["__wrapped__"]] if "__wrapped__" in vars(value) else []
-        elif kind is MethodType:
-            inner = [value.__func__, value.__self__]
-        elif issubclass(kind, functools.partial):
-            inner = [value.func, *value.args, *value.keywords.values()]
-        elif issubclass(kind, dict):
-            inner = [*dict.values(value)][:20]
-        elif issubclass(kind, (tuple, list)):
-            inner = [*value[:20]]
-        elif issubclass(kind, type):
-            self._add(value)
-        elif _is_jitted(value):
-            inner = [vars(value)["_fun"]]
-        else:
-            self._add(kind)
-            attributes = getattr(value, "__dict__", {})
-            # A method that the object has jitted for itself may be there at the second call only.
-            inner = [x for x in attributes.values() if callable(x) and _self(x) is not value]
-            if not attributes and callable(value):  # A builtin function.
-                self.parts.append(getattr(value, "__qualname__", ""))
-        for each in inner:
-            self.visit(each, depth, owner)
-
-    def _add(self, code: CodeType | type) -> str:
-        """Add code or a class, and return its owner."""
-        if isinstance(code, type):
-            self.parts.append((code.__module__, code.__qualname__))
-            file = getattr(sys.modules.get(code.__module__), "__file__", None)
-            owner = "user" if code.__module__ == "__main__" else owner_of(file) if file else ""
-        else:
-            self.parts.append((code.co_filename, code))
-            owner = owner_of(code.co_filename)
-        self.of_user |= owner == "user"
-        return owner
-
-
-def _is_jitted(value: Any) -> bool:
-    return "_jit_info" in getattr(value, "__dict__", {})
-
-
-def _self(function: Any) -> Any:
-    return getattr(vars(function)["_fun"], "__self__", None) if _is_jitted(function) else None
-
-
-def _printed(value: Any) -> str:
-    """Return a number or the like as text; "" for anything that may hold an array."""
-    kind = type(value)
-    if kind is tuple and len(value) <= 8:
-        texts = [_printed(each) for each in value]
-        return f"({', '.join(texts)}{',' * (len(texts) == 1)})" if all(texts) or not value else ""
-    if kind in _PRINTED:
-        with suppress(ValueError):  # Python prints no integer of more than 4,300 digits.
-            return repr(value[:40] if kind is str else value)
-    if issubclass(kind, enum.Enum):
-        return f"{kind.__name__}.{value.name}"
-    if issubclass(kind, type):
-        return value.__name__
-    of_jax = kind.__module__.startswith(("jax.", "jaxlib.")) and not hasattr(kind, "dtype")
-    return str(value) if of_jax and kind.__repr__ is not object.__repr__ else ""
-
-
-def _tree(value: Any) -> Value:
-    import jax
-
-    paths, tree = jax.tree_util.tree_flatten_with_path(value)
-    # The hash of a tree leaves out the keys of dictionaries.
-    described = Value.of((tree, tuple(path for path, _ in paths)))
-    name = type(value).__name__
-    keys = _printed(tuple(value)) if type(value) is dict else ""
-    return described._replace(text=f"{name} {keys}"[:40].rstrip(), kind=name, by_identity=False)
-
-
-def _hash_of(options: Any) -> int:
-    names = [name for name in getattr(options, "_fields", ()) if not name.startswith("fun_")]
-    return Value.of(tuple(getattr(options, name) for name in names)).hash
-
-
-def _context() -> dict[str, Value]:
-    from jax._src import config
-
-    if hasattr(config, "trace_context_names"):
-        names = config.trace_context_names()
-    else:  # JAX 0.7 reads one variable after the other, and then the user's contexts.
-        read = {
-            name: getattr(config, name, None) for name in config.trace_context.__code__.co_names
-        }
-        names = [getattr(x, "_name", name) for name, x in read.items() if hasattr(x, "value")]
-    names = [name.removesuffix("_context_manager") for name in names]
-    values = map(Value.of, config.trace_context())
-    return _shared(
-        tuple(zip(itertools.chain(names, itertools.repeat("user_context")), values, strict=False))
-    )
-
-
-@functools.lru_cache(maxsize=100)
-def _shared(context: tuple[tuple[str, Value], ...]) -> dict[str, Value]:
-    return dict(context)
-
-
-def _argument(aval: Any, where: str = "") -> Argument:
-    return Argument(_shape(aval), getattr(aval, "weak_type", False), where)
-
-
-def _shape(aval: Any) -> str:
-    return (
-        f"{aval.dtype}[{','.join(map(str, aval.shape))}]" if hasattr(aval, "dtype") else str(aval)
-    )
-
-
-def _where(sharding: Any) -> str:
+def _device(sharding: Any) -> str:
     from d2lpar._jax.devices import device_name  # Imports JAX, which is compiling anyway.
 
     devices = getattr(sharding, "device_set", ())
     if len(devices) > 1:
-        return f"{len(devices)} devices, {getattr(sharding, 'spec', sharding)}"
-    return "".join(map(device_name, devices))
+        return f"committed to {len(devices)} devices, {getattr(sharding, 'spec', sharding)}"
+    return "".join(f"committed to {device_name(device)}" for device in devices) or "uncommitted"

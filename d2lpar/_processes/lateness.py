@@ -23,7 +23,7 @@ def compared(reports: Mapping[int, Watched]) -> str:
     waits = {n: w.collective_seconds / w.judged_seconds for n, w in sorted(reports.items())}
     table = ["Share of the time  in collective operations  device idle at its lines"]
     for number, share in waits.items():
-        idle = sum(map(reports[number].loss, reports[number].losses()))
+        idle = sum(map(reports[number].loss, reports[number].findings))
         table.append(f"process {number:<9}  {share:>24.0%}  {idle:>24.0%}")
     each = [f"--- Process {number}\n{reports[number]}" for number in waits]
     return "\n\n".join([_verdict(reports, waits), "\n".join(table), *each])
@@ -58,7 +58,7 @@ def _verdict(reports: Mapping[int, Watched], waits: Mapping[int, float]) -> str:
 def _own_lines(late: Watched, others: Sequence[Watched]) -> dict[Place, float]:
     """Return the lines that cost the late process more than the others, and the differences."""
     lost: Counter[Place] = Counter()
-    for finding in late.losses():
+    for finding in late.findings:
         lost[finding.place] += late.loss(finding)
     for place in lost:
         lost[place] -= statistics.median(

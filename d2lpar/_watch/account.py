@@ -18,13 +18,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import psutil
-
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place
 from d2lpar._plain.format import format_seconds
 from d2lpar._watch.attribution import (
-    COLLECTOR,
     KIND_OF,
     Charge,
     ChargedSample,
@@ -35,8 +32,9 @@ from d2lpar._watch.attribution import (
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import Sample, Window
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, overlap
 
+_COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
 _CHECKS = "each call waits for its results and checks them"
 _SWITCHES = {
@@ -56,7 +54,7 @@ class _Line:
     unseen: Counter[str] = field(default_factory=Counter)
     lost: Counter[int] = field(default_factory=Counter)  # The lost share of each window.
     allowed: float = 0.0  # The part of the lost seconds in a block of `waits_allowed`.
-    # How many samples found a thread at each position, and the names of the threads.
+    # How many seconds of samples a thread was at each position, and the names of the threads.
     positions: Counter[CodePosition] = field(default_factory=Counter)
     threads: set[str] = field(default_factory=set)
     # Where other threads were while this line waited for another.
@@ -68,7 +66,8 @@ class _Line:
         self.lost_as[charge.kind] += charge.lost * scale
         self.lost[window] += charge.lost * scale / weight
         self.allowed += charge.lost * scale * charge.may_wait
-        self.positions.update([charge.position] if charge.position else ())
+        if charge.position:
+            self.positions[charge.position] += charge.seconds
         self.threads.add(charge.thread)
         self.elsewhere.update(charge.elsewhere)
 
@@ -91,7 +90,7 @@ class _Totals:
         collecting = sum(
             each.seconds
             for sample in samples
-            for each in sample.charges[:1]
+            for each in sample.charges
             if each.kind == "collection"
         )
         whole = sum(sample.seconds for sample in samples)
@@ -108,14 +107,23 @@ class _Totals:
                 self.idle[first][window] += each.lost * own / weight
                 self.lines[each.place].add(window, each, own, weight)
 
+    def add_collections(self, collections: list[Collection], windows: list[Window]) -> None:
+        """Add the collections of garbage outside of windows."""
+        spans = [(window.began, window.over) for window in windows]
+        for start, end, position in collections:
+            seconds = end - start - overlap(spans, start, end)
+            line = self.lines[Collection(start, end, position).place]
+            line.unseen["collection"] += seconds
+            line.positions.update({position: seconds} if position else {})
+            self.reasons["Python collected garbage"] += seconds
+
     def add_unseen(self, unseen: Any) -> None:
         """Add the samples from time that no window stands for."""
         self.reasons.update(unseen.reasons)
-        self.lines[COLLECTOR].unseen["collection"] += unseen.collecting
         for (position, activity), seconds in unseen.positions.items():
             line = self.lines[position.place]
             line.unseen[KIND_OF.get(activity, "unseen")] += seconds
-            line.positions[position] += 1
+            line.positions[position] += seconds
             line.threads |= unseen.names[position]
 
 
@@ -123,53 +131,58 @@ def fill(watched: Watched, watcher: Any) -> None:
     """Fill in the report of a watcher."""
     programs = list(watcher.compilations.done)
     find_again(programs)
-    began, now = watcher.began, watcher.began + watched.seconds
     windows = [window for window in list(watcher.windows.closed) if window.events]
-    missed = sum(len(window.events.calls) for window in windows) > 20 and not any(
-        window.events.busy for window in windows
-    )
+    began, now = watcher.began, watcher.began + watched.seconds
     if watcher.after is None:
-        start, count = _end_of_start(programs, windows, began)
+        start = _end_of_start(programs, windows, began, watcher.windows.could_begin)
     else:
-        start, count = min(began + watcher.after, now), 0
+        start = min(began + watcher.after, now)
     watched.start_seconds = start - began
-    windows = [
-        window
-        for window in windows
-        # The program, or its profiler, may have cut a window short.
-        if window.over > start and window.over - window.began > 0.5 * window.length and not missed
-    ]
-    weights = _weights(windows, start, min(now, watcher.windows.due))
+    windows = _usable(windows, start)
+    collections = [each for each in list(watcher.collections) if each.start > start]
+    weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
-    work: Counter[str] = Counter()
-    for window in windows:
-        for device, spans in window.events.busy.items():
-            work[device] += sum(last - first for first, last in spans)
-    # The busiest device comes first. Lines are charged with its idle time.
-    totals = _Totals([device for device, _ in work.most_common()] or ["The device"])
-    devices = list(totals.idle)
+    totals = _Totals(_devices(windows))
     for n, (window, feeder) in enumerate(zip(windows, feeders(windows, programs), strict=True)):
         samples = list(_cut(window, start))
-        charged = list(charge(window, samples, devices, feeder, programs))
-        totals.add(n, charged, weights[n])
-    for compiled, unseen in watcher.unseen.items():
-        if compiled >= count:
+        charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
+        totals.add(n, list(charged), weights[n])
+    totals.add_collections(collections, windows)
+    for since, unseen in watcher.unseen.items():
+        if since >= start or watcher.after or watcher.windows.could_begin == math.inf:
             totals.add_unseen(unseen)
-    if missed:
-        totals.reasons = Counter(["JAX's profiler recorded nothing of them"])
 
     seen, after = sum(weights), watched.judged_seconds
     watched.windows, watched.unseen_seconds = len(windows), max(after - seen, 0.0)
     watched.observed_seconds, watched.collective_seconds = totals.observed, totals.collective
-    watched.devices, watched.interval = {}, (0.0, 1.0)
-    for device in devices if windows else ():
-        share, low, high = _mean(totals.idle[device], weights)
-        watched.devices[device] = share * seen
-        if device == devices[0]:
-            watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
+    means = {device: _mean(totals.idle[device], weights) for device in totals.idle if windows}
+    watched.devices = {device: share * seen for device, (share, *_) in means.items()}
+    _, low, high = next(iter(means.values()), (0.0, 0.0, 1.0))
+    watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
     watched.findings = list(_findings(watched, watcher, totals, weights, programs, start))
     watched.findings.sort(key=lambda f: (_acts(f, after), f.lost + f.unseen), reverse=True)
     watched.notes = list(_notes(watched, totals))
+
+
+def _usable(windows: list[Window], start: float) -> list[Window]:
+    """Return the windows after the start, but those that the program or its profiler cut short."""
+    calls = sum(len(window.events.calls) for window in windows)
+    if calls > 20 and not any(window.events.busy for window in windows):
+        return []  # The profiler missed the devices.
+    return [
+        window
+        for window in windows
+        if window.over - window.began > 0.5 * window.length and any(_cut(window, start))
+    ]
+
+
+def _devices(windows: list[Window]) -> list[str]:
+    """Return the devices, the busiest first. Lines are charged with its idle time."""
+    work: Counter[str] = Counter()
+    for window in windows:
+        for device, spans in window.events.busy.items():
+            work[device] += sum(end - start for start, end in spans)
+    return [device for device, _ in work.most_common()] or ["The device"]
 
 
 def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, float]:
@@ -177,26 +190,28 @@ def _mean(shares: Counter[int], weights: list[float]) -> tuple[float, float, flo
 
 
 def _end_of_start(
-    programs: list[Compiled], windows: list[Window], began: float
-) -> tuple[float, int]:
-    """Return when the start ended, and how many programs were compiled until then.
+    programs: list[Compiled], windows: list[Window], began: float, jax_began: float
+) -> float:
+    """Return when the start ended.
 
-    The start ends with the last of the first compilations that follow each other closely; at the
-    latest when something is repeated: a compilation, or calls of a function of the user.
+    This is with the last of the first compilations that follow each other closely; at the latest
+    when something is repeated: a compilation, or calls of a function of the user.
     """
+    if jax_began == math.inf:
+        return began
     events = [window.events for window in windows]
     spans = (spans for e in events for spans in (*e.busy.values(), e.calls) if spans)
     ran = min((each[0][0] for each in spans), default=math.inf)
     repeated = min((_repetition(each.functions, programs) for each in events), default=math.inf)
     # Count compilations before the first call, and those that follow soon after.
     soon = max(ran, began + 0.5) + 0.05
-    end, count = began, 0
+    end = jax_began
     for program in programs:
         if program.again or program.began > min(soon, repeated):
             break
-        end, count = max(end, program.over), count + 1
+        end = max(end, program.over)
         soon = program.over + max(0.5, 0.5 * (program.over - programs[0].began))
-    return end, count
+    return end
 
 
 def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> float:
@@ -204,27 +219,38 @@ def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> flo
     names = {program.name for program in programs if not program.of_library}
     times: Counter[str] = Counter()
     for name, at in sorted(calls, key=lambda call: call[1]):
-        times[name] += not names.isdisjoint((name, f"jit({name})"))
+        times[name] += name in names
         if times[name] == 3:
             return at
     return math.inf
 
 
-def _weights(windows: list[Window], start: float, until: float) -> list[float]:
+def _weights(
+    windows: list[Window], collections: list[Collection], start: float, until: float
+) -> list[float]:
     """Return for how many seconds after the start, up to a time, each window counts.
 
     A window that a call has kept open, since the call held Python's lock, counts more: the sampling
-    thread cannot begin a window during such a call.
+    thread cannot begin a window during such a call. A collection of garbage counts once.
     """
     if not windows:
         return []
-    stands_for = [min(window.stands_for, window.over - start) for window in windows]
-    weights = [
-        seconds * (window.over - max(window.began, start)) / window.length
-        for window, seconds in zip(windows, stands_for, strict=True)
+    spans = [(each.start, each.end) for each in collections]
+
+    def without_collections(since: float, until: float) -> float:
+        since = max(since, start)
+        return max(until - since - overlap(spans, since, until), 0.0)
+
+    lengths = [max(without_collections(w.began, w.over), 1e-9) for w in windows]
+    stands_for = [
+        without_collections(w.since, w.until) + n for w, n in zip(windows, lengths, strict=True)
     ]
-    seen = sum(stands_for) + max(until - windows[-1].over, 0.0)
-    return [weight * seen / sum(weights) for weight in weights]
+    seen = sum(stands_for) + without_collections(windows[-1].over, until)
+    shares = [s * n / w.length for s, n, w in zip(stands_for, lengths, windows, strict=True)]
+    return [
+        window.over - max(window.began, start) - length + share * seen / sum(shares)
+        for window, length, share in zip(windows, lengths, shares, strict=True)
+    ]
 
 
 def _cut(window: Window, start: float) -> Iterator[Sample]:
@@ -273,10 +299,12 @@ def _finding(
     """Return the finding of a line; None if it took too little time, or lost nothing by working."""
     least = SEEN * after
     took, programs = _compilations(compiled, start)
-    seen, unseen = sum(line.kinds.values()), sum(line.unseen.values())
+    # Windows may have missed a compilation, which JAX's events tell.
+    unseen = max(sum(line.unseen.values()), took - sum(line.kinds[kind] for kind in _COMPILES))
+    seen = sum(line.kinds.values())
     seconds = min(max(seen + unseen, took), after)
     kind = _kind(line, lost, seen, unseen, least)
-    if took > 0.5 * seconds:
+    if programs and (took > 0.5 * seconds or kind in _COMPILES):
         kind = kind_of(programs[-1])
     if seconds < least or (
         max(lost, unseen) < least and kind in ("device idle", "dispatch", "host wait", "outside")
@@ -306,12 +334,14 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) ->
     for kinds in (line.kinds, line.lost_as):
         kinds["dispatch" if sure else "device idle"] += kinds.pop("call", 0.0)
     kinds = line.unseen if unseen > seen else line.kinds
-    # Name the kind that caused the idleness, if over half of the line's time was idle.
-    costs = line.lost_as if lost > 0.5 * seen else kinds
+    # Name the kind that caused the idleness, if over half of the line's time was idle, or if most
+    # of what was lost is a compilation.
+    worst = max(line.lost_as, key=line.lost_as.get, default="")
+    compiles = worst in _COMPILES and line.lost_as[worst] > 0.5 * lost
+    costs = line.lost_as if lost > 0.5 * seen or (compiles and lost >= least) else kinds
     kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
-    if kind == "queue" and lost >= least:  # In a call while the device was idle.
-        kind = max(line.lost_as, key=line.lost_as.get)
-    return kind
+    # A call during which the device was idle is no wait for its queue.
+    return worst if kind == "queue" and lost >= least else kind
 
 
 def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
@@ -324,10 +354,10 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
 def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
     """Add what was evaluated at the line, how often a thread came there, and from where."""
     callers: Counter[str] = Counter()
-    if finding.kind == "collection":
-        for position, times in positions.items():
-            callers[str(position.place)] += times
-        finding.times, finding.callers = max(callers.total(), 1), dict(callers)
+    if finding.place == COLLECTOR:
+        for position, seconds in positions.items():
+            callers[str(position.place)] += seconds
+        finding.times, finding.callers = 1, dict(callers)
         return
     finding.operation = max(positions, key=positions.get).operation if positions else ""
     finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
@@ -361,11 +391,12 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
         )
     if watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
-        reason = max(reasons, key=reasons.get, default="watching was paused, or had just begun")
+        reasons["watching had just begun, or was paused"] = watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds
-        yield f"For {share:.0%} of that, it is unknown what the devices did: {reason}."
-        children = resource.getrusage(resource.RUSAGE_CHILDREN)
-        if not watched.windows and (
-            children.ru_utime + children.ru_stime > 0.1 or psutil.Process().children()
-        ):
-            yield "Child processes have computed. They are not watched; watch them by themselves."
+        yield (
+            f"For {share:.0%} of that, it is unknown what the devices did: "
+            f"{max(reasons, key=reasons.get)}."
+        )
+    children = resource.getrusage(resource.RUSAGE_CHILDREN)
+    if children.ru_utime + children.ru_stime > 0.1 * watched.judged_seconds:
+        yield "Child processes have computed, which are not watched. Each can be watched by itself."

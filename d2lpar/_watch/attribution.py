@@ -26,9 +26,8 @@ from typing import NamedTuple
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place, only_reads
 from d2lpar._watch.recompilations import Compiled
-from d2lpar._watch.windows import Sample, ThreadSample, Window, overlap
+from d2lpar._watch.windows import Collection, Sample, Spans, ThreadSample, Window, overlap
 
-COLLECTOR = Place("Python's garbage collector", 0, "")
 OUTSIDE = Place("outside your code", 0, "")
 
 # The kinds of activities that are the same whatever the devices do.
@@ -68,11 +67,17 @@ class ChargedSample(NamedTuple):
 
 
 def charge(
-    window: Window, samples: list[Sample], devices: list[str], feeder: int, programs: list[Compiled]
+    window: Window,
+    samples: list[Sample],
+    devices: list[str],
+    feeder: int,
+    programs: list[Compiled],
+    collections: list[Collection],
 ) -> Iterator[ChargedSample]:
     """Charge each sample of a window; lines carry the idle time of the first device."""
     busy, first = window.events.busy, devices[0]
     programs = _compiled_in(window, programs)
+    collections = [c for c in collections if c.start < window.over and c.end > window.began]
     for n, sample in enumerate(samples):
         whole = sample.end - sample.start
         near = samples[max(n - 6, 0) : n + 7]  # Linux updates a process's CPU time every few ms.
@@ -91,7 +96,7 @@ def charge(
         threads = (*callbacks, feeder, *compiling, threading.main_thread().ident, *sample.threads)
         order = [ident for ident in dict.fromkeys(threads) if ident in sample.threads]
         charges = _charges(window, sample, idle[first], order, compiling)
-        charges = list(_without_collections(charges, window, sample, first))
+        charges = list(_without_collections(charges, collections, sample, busy.get(first, [])))
         yield ChargedSample(whole, idle, inferred, collective, charges)
 
 
@@ -143,26 +148,26 @@ def _charges(
 
 
 def _without_collections(
-    charges: Iterator[Charge], window: Window, sample: Sample, device: str
+    charges: Iterator[Charge], collections: list[Collection], sample: Sample, busy: Spans
 ) -> Iterator[Charge]:
     """Move the part of the charges in which Python collected garbage to the collector.
 
     Nothing else of Python runs during a collection, and the sampling thread neither. So one sample
-    covers a long collection, and shows where it struck.
+    covers a long collection.
     """
-    busy = window.events.busy.get(device, [])
-    spans = [
-        (max(start, sample.start), min(end, sample.end))
-        for start, end in window.collections
+    parts = [
+        Collection(max(start, sample.start), min(end, sample.end), position)
+        for start, end, position in collections
         if start < sample.end and end > sample.start
     ]
-    collecting = sum(end - start for start, end in spans)
-    idle = collecting - sum(overlap(busy, start, end) for start, end in spans)
     for n, charge in enumerate(charges):
-        lost = min(idle, charge.lost)
-        if n == 0 and collecting:
-            yield charge._replace(place=COLLECTOR, kind="collection", seconds=collecting, lost=lost)
-        yield charge._replace(seconds=charge.seconds - collecting, lost=charge.lost - lost)
+        for part in parts:
+            seconds = part.end - part.start
+            lost = min(seconds - overlap(busy, part.start, part.end), charge.lost)
+            if n == 0:
+                yield Charge(part.place, part.position, charge.thread, "collection", seconds, lost)
+            charge = charge._replace(seconds=charge.seconds - seconds, lost=charge.lost - lost)
+        yield charge
 
 
 def _works(window: Window, sample: Sample, near: list[Sample], device: str) -> bool:

@@ -22,6 +22,9 @@ from d2lpar._watch.shares import FEWEST
 
 _SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 
+# Programs that run the user's code, and are not the user's.
+_RUNNERS = {"pytest", "coverage", "IPython", "ipykernel_launcher"}
+
 # Variables with the number and the count of the processes. JAX detects the first two launchers. A
 # batch script of Slurm has a number, but no SLURM_STEP_NUM_TASKS: it belongs to no step.
 _LAUNCHERS = (
@@ -60,7 +63,8 @@ def script_to_run(options: argparse.Namespace) -> Script:
 
 def run_and_report(script: Script, report: "Report | None") -> int:
     """Run a script in this process, wait for its threads, report, and return its exit status."""
-    if package := script.installed_package():
+    package = script.installed_package()
+    if package and package not in _RUNNERS:
         belongs_to_the_user(package)
     if report:
         report.begin()

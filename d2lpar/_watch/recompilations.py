@@ -6,40 +6,24 @@ the work. The phases make up programs::
     trace inner    dropped: the time of `f` includes it (only JAX 0.7 tells of it)
     trace f        a new program; until it is compiled, it counts as traced only
     lower f        the same program: the last of its thread that was traced under this name
-    compile f      the same program: the last that was lowered under this name, for these shapes
-
-The stack of the thread shows the user's line, and `_jax/requests.py` what JAX was asked for.
+    compile f      the same program: the last of its thread that was lowered under this name
 """
 
 import itertools
 import sys
 import threading
 import time
-import weakref
-from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
-from d2lpar._jax.requests import (
-    Argument,
-    PhaseStack,
-    Request,
-    arguments_of,
-    caches,
-    change_of_arguments,
-    change_of_values,
-    is_last_batch,
-    request_of,
-)
+from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value, Values
 from d2lpar._jax.stack import CodePosition
+from d2lpar._plain.format import plural
 
-# The ends of the names of JAX's events.
-_TRACE, _LOWER, _COMPILE = _PHASES = (
-    "jaxpr_trace_duration",
-    "jaxpr_to_mlir_module_duration",
-    "backend_compile_duration",
-)
+# The ends of the names of JAX's events, in the order of the phases.
+_PHASES = ["jaxpr_trace_duration", "jaxpr_to_mlir_module_duration", "backend_compile_duration"]
+_TRACE, _LOWER, _COMPILE = range(3)
 
 
 @dataclass(eq=False, slots=True)
@@ -51,60 +35,43 @@ class Compiled:
     thread_number: int  # Unlike the identifier, never used again.
     began: float = 0.0  # When the tracing began, in seconds of `time.perf_counter`.
     over: float = 0.0  # When the last phase ended.
-    seconds: float = 0.0  # The phases, without programs that were compiled inside.
+    seconds: float = 0.0  # The sum of the phases.
     compiled: bool = False  # Whether it was compiled, and not only traced.
     callers: tuple[CodePosition, ...] = ()  # The positions that led to it, the user's line first.
     by_library: bool = False  # Whether a library's code is between that line and JAX.
     went_elsewhere: bool = False  # A sample saw the thread move since its program before.
-    request: Request | None = None  # None if it was not seen, as for a backward pass.
-    arguments: tuple[Argument, ...] | None = None  # Of the lowered program. None if not seen.
-    results: tuple[str, ...] = ()  # The dtypes and shapes.
-    function: Any = None  # A weak reference to the function.
-    beside_another: bool = False  # Another function with the same code was alive.
-    caches: object = None  # Another object after JAX's caches were emptied.
+    request: Request = field(default_factory=Request)
+    arguments: Arrays = ()
+    results: Arrays = ()
     again: bool = False  # Whether it repeats an earlier program.
     before: "Compiled | None" = None  # The program that it repeats.
 
     @property
     def of_library(self) -> bool:
         """Whether the function belongs to a library, such as `jax.numpy`."""
-        return self.request is not None and self.request.of_library
+        return self.request.of_library
 
     @property
     def identity(self) -> tuple:
         """Equal for programs of functions with the same code."""
-        return self.name, self.compiled, self.request and self.request.identity
-
-    def has(self, shapes: list[str]) -> bool:
-        """Return whether it was lowered for arguments of these shapes, if any are known."""
-        return not shapes or [argument.shape for argument in self.arguments or ()] == shapes
+        return self.name, self.compiled, self.request.identity
 
     @property
     def asked(self) -> tuple:
         """Equal for programs that need not both be compiled."""
-        return self.request and self.request.key, self.arguments, self.results
+        request = self.request
+        return self.identity, request.static, request.tree, self.arguments, self.results
 
 
-class _Pending(threading.local):
-    """The programs of this thread that are not compiled yet."""
+class _Thread(threading.local):
+    """The programs of this thread."""
 
     numbers = itertools.count()
 
     def __init__(self) -> None:
         self.number = next(self.numbers)
-        self.inner = 0.0  # The seconds of programs that were compiled inside a phase.
-        # By phase: the programs that have finished it, and whether a call asked for them.
-        self.programs: dict[str, deque[tuple[Compiled, bool]]] = {
-            phase: deque(maxlen=1000) for phase in _PHASES
-        }
-
-    def pop(self, phase: str, fits: Callable[[Compiled, bool], bool]) -> Compiled | None:
-        """Remove the last program that has finished this phase and fits."""
-        for entry in reversed(self.programs[phase]):
-            if fits(*entry):
-                self.programs[phase].remove(entry)
-                return entry[0]
-        return None
+        self.over = 0.0  # When the last phase ended.
+        self.programs = defaultdict(lambda: deque(maxlen=1000))  # By their last phase and name.
 
 
 class Compilations:
@@ -113,80 +80,46 @@ class Compilations:
     def __init__(self) -> None:
         # For each thread, the times of the samples that saw it move.
         self.moves: dict[int, deque[float]] = defaultdict(lambda: deque(maxlen=1000))
+        self.over = 0.0  # When a phase ended last, in any thread.
         self._programs: list[Compiled] = []
-        self._pending = _Pending()
-        self._latest: dict[tuple, Compiled] = {}
-        self._shared: dict[Any, Any] = {}  # A loop that traces makes many equal requests.
+        self._thread = _Thread()
 
     @property
     def done(self) -> list[Compiled]:
         """The programs, in the order in which they ended."""
-        # JAX 0.7 tells of the functions of `jax.numpy` that it traces for others.
-        kept = [each for each in list(self._programs) if each.compiled or not each.of_library]
-        return sorted(kept, key=lambda program: program.over)
+        return sorted(self._programs, key=lambda program: program.over)
 
     def note(self, event: str, seconds: float, name: str) -> None:
         """Record an event of JAX, in the thread that compiles."""
-        now, phase = time.perf_counter(), event.rpartition("/")[-1]
-        if phase not in _PHASES:
+        now, ending = time.perf_counter(), event.rpartition("/")[-1]
+        if ending not in _PHASES:
             return
+        phase, began = _PHASES.index(ending), now - seconds
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
-        stack = PhaseStack(sys._getframe(1), has_compiled=phase == _COMPILE)
-        if not stack.callers or (stack.is_inner and phase == _TRACE):
+        stack = PhaseStack(sys._getframe(1))
+        if not stack.callers or (phase == _TRACE and stack.is_inner):
             return
-        pending, began = self._pending, now - seconds
-        if not stack.is_inner:
-            seconds, pending.inner = seconds - pending.inner, 0.0
-        name = name.removeprefix("jit(").removeprefix("pmap(").removesuffix(")")
-        program = self._under_way(phase, name, stack) or self._begin(name, began)
-        # A program may be lowered now, and compiled much later.
-        if began > program.over + 0.05:
+        name = name[4:-1] if name.startswith("jit(") else name
+        waiting = self._thread.programs[phase - 1, name]  # Empty for a trace.
+        program = waiting.pop() if waiting else self._begin(name, began)
+        if began > program.over + 0.05:  # A program may be lowered now, and compiled much later.
             program.began = began
-        program.over = now
+        program.over = self._thread.over = self.over = now
+        program.compiled = phase == _COMPILE
         program.seconds += seconds
-        program.callers = self._shared.setdefault(stack.callers, stack.callers)
-        program.by_library = stack.by_library
-        if phase == _COMPILE:
-            program.compiled = True
-            pending.inner += program.seconds if stack.is_inner else 0.0
-        else:
-            pending.programs[phase].append((program, stack.by_call))
-        if shapes := stack.shapes():
-            program.arguments, program.results = arguments_of(shapes)
-        if not program.request and (request := stack.request()):
-            self._see_request(program, request)
-
-    def _under_way(self, phase: str, name: str, stack: PhaseStack) -> Compiled | None:
-        """Return the program that this phase continues."""
-        pending = self._pending
-        if phase == _LOWER:
-            asked = name, stack.by_call
-            return pending.pop(_TRACE, lambda old, by_call: (old.name, by_call) == asked)
-        if phase == _COMPILE:
-            known = stack.shapes()
-            shapes = known and [argument.shape for argument in arguments_of(known)[0]]
-            return pending.pop(_LOWER, lambda old, _: old.name == name and old.has(shapes))
-        return None
+        program.callers, program.by_library = stack.callers, stack.by_library
+        if arrays := stack.arrays():
+            program.arguments, program.results = arrays
+        program.request = stack.request() or program.request
+        self._thread.programs[phase, name].append(program)
 
     def _begin(self, name: str, began: float) -> Compiled:
-        thread, number = threading.get_ident(), self._pending.number
-        earlier = (old for old in reversed(self._programs) if old.thread_number == number)
-        last = next((old.over for old in earlier if old.over <= began), 0.0)
+        thread, own = threading.get_ident(), self._thread
         # Samples during the tracing do not count: they show the lines of the traced function.
-        moved = any(last < at < began for at in list(self.moves[thread]))
-        program = Compiled(name, thread, number, began, began, went_elsewhere=moved)
-        program.caches = caches()
+        moved = any(own.over < at < began for at in list(self.moves[thread]))
+        program = Compiled(name, thread, own.number, began, began, went_elsewhere=moved)
         self._programs.append(program)
         return program
-
-    def _see_request(self, program: Compiled, known: dict[str, Any]) -> None:
-        request = request_of(known)
-        program.request = self._shared.setdefault((request.key, id(request.context)), request)
-        program.function = weakref.ref(known["fun"])
-        old = self._latest.get(request.identity)
-        if old and old.function is not program.function:
-            program.beside_another = old.function() is not None
-        self._latest[request.identity] = program
 
 
 def find_again(programs: list[Compiled]) -> None:
@@ -196,135 +129,108 @@ def find_again(programs: list[Compiled]) -> None:
     arguments, and for a library's code, a line that the program returns to must not compile.
     """
     equal: dict[tuple, Compiled] = {}
-    at_line: dict[tuple, int] = {}
-    times: Counter[tuple] = Counter()
-    for number, program in enumerate(programs):
-        program.before = None
-        line = program.identity, program.callers[0]
-        times[line] += 1
-        if program.request and not program.of_library:
-            key = program.identity, program.asked
-            program.before = equal.get(key)
-            equal[key] = program
-        if program.before is None and line in at_line:
-            old, *between = programs[at_line[line] : number]
-            if _is_another_pass(old, between, program, times[line]):
-                program.before = old
-        at_line[line] = number
+    at_line: dict[tuple, list[Compiled]] = defaultdict(list)
+    for program in programs:
+        earlier = at_line[program.identity, program.callers[0]]
+        program.before = equal.get(program.asked)
+        if earlier and not program.before and _is_another_pass(earlier, program):
+            program.before = earlier[-1]
         program.again = program.before is not None
+        earlier.append(program)
+        if not program.of_library:
+            equal[program.asked] = program
 
 
-def _is_another_pass(old: Compiled, between: list[Compiled], new: Compiled, times: int) -> bool:
+def _is_another_pass(earlier: list[Compiled], new: Compiled) -> bool:
     """Return whether the line is passed again: one pass may compile several shapes."""
+    old = earlier[-1]
     if old.thread_number != new.thread_number:
         return True
-    loops = any(position.in_loop() for position in new.callers)
-    if old.callers != new.callers:
-        # A helper may make arrays for several lines, each of which runs once.
-        return loops or not new.of_library
-    if not loops:
-        return False
-    if new.went_elsewhere or any(
-        other.thread_number == new.thread_number
-        and other.callers != new.callers
-        and other.over <= new.began
-        for other in between
-    ):
-        return True
+    if not any(position.in_loop() for position in new.callers):
+        # A library's helper may make arrays for several lines, each of which runs once.
+        return old.callers != new.callers and not new.of_library
     # A library, or a comprehension, may compile one function for many shapes in a single pass. A
     # function of JAX may do so for a few.
     for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
-    for_many |= new.of_library and times < 4
-    return not for_many or old.asked == new.asked
+    for_many |= new.of_library and len(earlier) < 3
+    is_one_pass = for_many and old.callers == new.callers and old.asked != new.asked
+    return new.went_elsewhere or not is_one_pass
 
 
-ADVICE = {
+ADVICE = {  # For each cause that `why` finds.
     "shape": "Keep shapes and dtypes the same from step to step: pad to a few fixed sizes.",
     "last batch": "Drop the smaller last batch, or pad it to the size of the others.",
     "number": "Pass the same number of arrays in each call: stack a list that grows.",
     "weak type": "Pass jnp.float32(x) or an array instead of a Python number, from the first call.",
     "device": "Put the arguments where they belong before the first call, with jax.device_put.",
     "tree": "Pass the arguments in the same containers, with the same keys, in each call.",
-    "static": (
-        "Pass a number that changes as an ordinary argument, or an array. Make a static object "
-        "once, or give its class __eq__ and __hash__."
-    ),
+    "static": "Pass a changing number as an array, and give a static object __eq__ and __hash__.",
     "context": "Set JAX's options once, before the first call, and to the same values everywhere.",
-    "object": (
-        "Call jax.jit once, on one function. Pass what differs as an argument, or use jax.vmap "
-        "over it."
-    ),
+    "object": "Call jax.jit once, and pass what differs as an argument, or use jax.vmap over it.",
     "caches": "Do not call jax.clear_caches, or only where no program is needed again.",
     "hidden": "See what jax.config.update('jax_explain_cache_misses', True) prints.",
 }
-"""What to do, for each cause that `why` finds."""
 
 
 def why(programs: list[Compiled]) -> tuple[str, str]:
     """Return why the programs of a line were compiled again: a key of `ADVICE`, and a sentence."""
-    groups = defaultdict(list)
-    for program in programs:
-        groups[program.identity].append(program)
-    causes = []
-    for group in groups.values():
-        if again := [program for program in group if program.again]:
-            new = again[-1]
-            cause, words = _cause(new.before, new, is_only=len(group) == 2)
-            phase = "compiled" if new.compiled else "traced"
-            # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes
-            # an array for it.
-            rank = new.before.arguments != new.arguments, sum(each.seconds for each in again)
-            sentence = f"{new.name} was {phase} {1 + len(again)} times{words}."
-            causes.append((rank, cause, sentence))
-    return max(causes)[1:]
+    again = [program for program in programs if program.again]
+    # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes an
+    # array for it.
+    worst = max(again, key=lambda new: (new.arguments != new.before.arguments, new.seconds))
+    *others, last = [program for program in again if program.identity == worst.identity]
+    cause, words = next(_causes(last.before, last))
+    cause = "shape" if cause == "last batch" and others else cause
+    phase, times = "compiled" if last.compiled else "traced", len(others) + 2
+    return cause, f"{last.name} was {phase} {times} times, the last time {words}."
 
 
-def _cause(old: Compiled, new: Compiled, is_only: bool) -> tuple[str, str]:
-    arguments = _arguments(old, new)
-    if change := change_of_arguments(*arguments):
-        cause, words = change
-        may_be_last = cause == "shape" and is_only and old.thread_number == new.thread_number
-        if may_be_last and is_last_batch(*arguments):
-            cause, words = "last batch", f"{words}, a smaller last batch"
-        return cause, f", last {words}"
-    for cause, words in _other_changes(old, new):
-        if words:
-            return cause, f", last {words}"
-    return "hidden", "; the cause was not seen"
-
-
-def _arguments(old: Compiled, new: Compiled) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-    if old.arguments is None or old.arguments == new.arguments:
-        # JAX leaves arguments that are not used out of the program.
-        given = [each.request.arguments if each.request else () for each in (old, new)]
-        return (given[0], given[1]) if all(given) else ((), ())
-    return old.arguments, new.arguments or ()
-
-
-def _other_changes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
-    """Yield what may have changed besides the arguments, and words if so. The most telling first.
-
-    The static arguments of a library's functions, such as `jnp.zeros`, are mostly shapes.
-    """
-    results = [(a, b) for a, b in zip(old.results, new.results, strict=False) if a != b]
-    result = f"for a result {results[0][1]} after {results[0][0]}" if results else ""
+def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
+    """Yield what is new to JAX's cache, the most telling first: a key of `ADVICE`, and words."""
     was, now = old.request, new.request
-    if was and now:
-        yield "tree", change_of_values("argument", was.trees, now.trees)
-        yield "shape", result if now.of_library else ""
-        yield "static", change_of_values("static argument", was.static, now.static)
-        yield "context", change_of_values("option", was.context, now.context)
-    yield "shape", result
-    if old.function is not new.function:
-        beside = new.beside_another and not new.of_library
-        yield (
-            "object",
-            "for the same shapes, but "
-            + (
-                "another object with the same code (made for each trainer?)"
-                if beside
-                else "another function (made in each iteration? make it once)"
-            ),
+    for key in sorted(now.keys - was.keys):
+        yield "tree", f"because the arguments have another key, {key!r}"
+    yield from _changes_of_arrays(old.arguments, new.arguments)
+    for before, after in zip(old.results, new.results, strict=False):
+        # The static arguments of `jnp.zeros` and its like are the shape of the result.
+        if new.of_library and before[:2] != after[:2]:
+            yield "shape", f"for a result {after} instead of {before}"
+    if was.tree != now.tree:
+        yield "tree", "because the arguments are in other containers"
+    for change in _changes_of_values(was.static, now.static):
+        yield "static", f"because static argument {change}"
+    for change in _changes_of_values(was.options, now.options):
+        yield "context", f"because {change}"
+    if was.function is not now.function:
+        yield "object", "for another function object with the same code"
+    if was.caches is not now.caches:
+        yield "caches", "because jax.clear_caches had emptied the caches"
+    yield "hidden", "for a cause that was not seen"
+
+
+def _changes_of_arrays(old: Arrays, new: Arrays) -> Iterator[tuple[str, str]]:
+    if len(old) != len(new):
+        yield "number", f"for {plural(len(new), 'argument')} instead of {len(old)}"
+        return
+    pairs = list(zip(old, new, strict=True))
+    if changed := [(was, now) for was, now in pairs if was[:2] != now[:2]]:
+        is_smaller = all(
+            () < now.shape < was.shape and now == was._replace(shape=now.shape[:1] + was.shape[1:])
+            for was, now in changed
         )
-    if old.caches is not new.caches:
-        yield "caches", "since jax.clear_caches had emptied the caches"
+        words = dict.fromkeys(f"{now} instead of {was}" for was, now in changed)
+        yield "last batch" if is_smaller else "shape", f"for {'; '.join([*words][:3])}"
+    for was, now in pairs:
+        if was.typing != now.typing:
+            yield "weak type", f"for a {now.typing} {now} instead of a {was.typing} one"
+        if was.device != now.device:
+            yield "device", f"for a {now} {now.device} instead of {was.device}"
+
+
+def _changes_of_values(old: Values, new: Values) -> Iterator[str]:
+    before, after = dict(old), dict(new)
+    for name in {**before, **after}:
+        was, now = (values.get(name, Value("its default", 0)) for values in (before, after))
+        if was != now:
+            another = "another, unequal " if was.text == now.text else ""
+            yield f"`{name}` changed from {was.text} to {another}{now.text}"

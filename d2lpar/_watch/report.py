@@ -89,7 +89,7 @@ KINDS = {
         f"{_RECIPES}#an-array-that-is-gone",
     ),
     "queue": (
-        "is inside a call while the device works",
+        "waits in a call",
         "A call waits if the queue is full, or copies its arguments.",
         _CHAPTER,
     ),
@@ -140,6 +140,8 @@ WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
 
 SEEN = 0.005
 """The least share of the time that a reported line takes."""
+
+_UNSEEN = 0.02  # The least share of the time that a reported line takes while it is not seen.
 
 VERSION = 2
 """The version of a report in JSON; others have other fields, or the same with other meanings."""
@@ -192,7 +194,8 @@ class Watched:
         start_seconds: How many of them the start took: imports and first compilations.
         looks: How many samples it took of Python's threads.
         observed_seconds: How many seconds after the start the profiler's windows covered.
-        devices: For how many seconds after the start each device was idle, by its name.
+        devices: For how many seconds after the start each device was idle, by its name; the
+            busiest device first.
         interval: The 95 % interval of the idle share of the busiest device, from 0 to 1.
         findings: The lines that took time: those first for which something can be done, and of
             these the ones that lost most. The losses add up to the idle time of the busiest device.
@@ -223,7 +226,7 @@ class Watched:
     @property
     def idle_seconds(self) -> float:
         """For how many seconds after the start the busiest device was idle."""
-        return min(self.devices.values(), default=0.0)
+        return next(iter(self.devices.values()), 0.0)
 
     def share(self, finding: Finding) -> float:
         """Return the share of the time, from 0 to 1, that Python spent at a finding's line."""
@@ -276,8 +279,14 @@ class Watched:
         return "\n".join(lines)
 
     def _shown(self) -> list[Finding]:
-        least = SEEN * self.judged_seconds
-        return [finding for finding in self.findings if max(finding.lost, finding.unseen) >= least]
+        # A compilation is known to have taken place, also where no window fell on it.
+        return [
+            finding
+            for finding in self.findings
+            if self.loss(finding) >= SEEN
+            or finding.unseen > _UNSEEN * self.judged_seconds
+            or finding.cause
+        ]
 
     def to_json(self) -> str:
         """Return the report as JSON, with durations in seconds."""
@@ -331,11 +340,12 @@ class Watched:
             interval = (
                 f"{low:.0%} to {high:.0%}" if high - low < 1 else "too few windows to say more"
             )
-            idle = {name: s / self.judged_seconds for name, s in self.devices.items()}
-            least = min(idle, key=idle.get)
+            busiest, *others = (
+                (name, f"for {s / self.judged_seconds:.0%}") for name, s in self.devices.items()
+            )
             yield (
-                f"{least} had nothing to do for {idle.pop(least):.0%} of that ({interval})"
-                + "".join(f", {name} for {s:.0%}" for name, s in idle.items())
+                f"{busiest[0]} had nothing to do {busiest[1]} of that ({interval})"
+                + "".join(f", {' '.join(other)}" for other in others)
                 + "."
             )
         yield (
@@ -369,7 +379,7 @@ class Watched:
             count = sum(finding.callers.values())
             several = [f"{at} ({n / count:.0%})" for at, n in called if n > 0.005 * count]
             places = ", ".join(several) if len(several) > 1 else called[0][0]
-            yield f"{'It struck at' if finding.kind == 'collection' else 'Called from'} {places}."
+            yield f"{'Called from' if finding.place.line else 'It struck at'} {places}."
 
     def _repr_html_(self) -> str:
         rows = []
@@ -393,7 +403,7 @@ class Watched:
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:
     """Return the advice for a finding, and the section of the book that explains why."""
-    if finding.kind == "compilation":
+    if finding.cause:
         return ADVICE[finding.cause], KINDS[finding.kind][2]
     code = re.split(r":(?:\s|$)", finding.place.code)[0]
     for kinds, pattern, advice, link in _BY_CODE:

@@ -19,6 +19,7 @@ sums the charges.
 
 import _thread
 import gc
+import itertools
 import os
 import signal
 import sys
@@ -43,7 +44,7 @@ from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
-from d2lpar._watch.windows import Sample, Spans, ThreadSample, Window, Windows
+from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows
 
 _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects are not kept.
 
@@ -95,7 +96,6 @@ class Unseen:
     # How long a thread was at each position, by its activity; and the names of the threads.
     positions: Counter[tuple[CodePosition, str]] = field(default_factory=Counter)
     names: dict[CodePosition, set[str]] = field(default_factory=lambda: defaultdict(set))
-    collecting: float = 0.0  # How long Python collected garbage, outside of windows.
 
 
 class Watcher:
@@ -117,8 +117,8 @@ class Watcher:
         self.error: BaseException | None = None
         self.windows = Windows()
         self.compilations = Compilations()
-        # By the number of programs that had been compiled, since the start ends with one of them.
-        self.unseen: dict[int, Unseen] = defaultdict(Unseen)
+        # By the time at which JAX started, or ended a phase last: the start ends with one of them.
+        self.unseen: dict[float, Unseen] = defaultdict(Unseen)
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -128,10 +128,8 @@ class Watcher:
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
-        self._collections: list[tuple[float, float]] = []  # Since the last sample.
+        self.collections: list[Collection] = []
         self._collecting_since: float | None = None
-        # Seconds of collections since the last window; the next one does not stand for them.
-        self._skipped = 0.0
         self._done = threading.Event()
         self._ended = threading.Event()
         self._ended.set()
@@ -265,39 +263,32 @@ class Watcher:
                 second_half[ident] = ThreadSample(name, stack, *flags)
             self.callers[old.position].update(old.callers[:1])
         self.watched.looks += 1
-        if since := self._collecting_since:
-            self._collecting_since = now
-            self._collections.append((since, now))
-        collections, self._collections = self._collections, []
         if before and window is None:
-            self._note_unseen(now, before, first_half, collections)
+            self._note_unseen(now, before, first_half)
         elif before:
             native_cores = (process - process_before - python) / seconds
             middle = now - seconds / 2
-            window.collections += collections
-            window.stands_for, self._skipped = window.stands_for - self._skipped, 0.0
             window.samples += [
                 Sample(before, middle, before, first_half, native_cores),
                 Sample(middle, now, now, second_half, native_cores),
             ]
         self._last, self._clocks = last, (now, process, own)
 
-    def _note_unseen(
-        self, now: float, before: float, threads: dict[int, ThreadSample], collections: Spans
-    ) -> None:
+    def _note_unseen(self, now: float, before: float, threads: dict[int, ThreadSample]) -> None:
+        """Keep a sample from time that no window stands for."""
         since = self.windows.late_since()
-        late = 0.0 if since is None else now - max(before, since)
-        collected = sum(end - start for start, end in collections)
-        self._skipped += max(collected - late, 0.0)
-        if self.after and now < self.began + self.after:
+        if since is None or (self.after and now < self.began + self.after):
             return
-        unseen = self.unseen[len(self.compilations.done)]
-        unseen.collecting += collected
-        unseen.reasons["Python collected garbage"] += collected
-        late = max(late - collected, 0.0)
-        unseen.reasons[self.windows.obstacle() or "a call kept Python's lock"] += late
-        if not late:
-            return
+        since = max(before, since)
+        recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
+        collected = sum(each.end - max(each.start, since) for each in recent)
+        if collecting_since := self._collecting_since:  # This thread got its turn at the end.
+            collected += now - max(collecting_since, since)
+        late, obstacle = max(now - since - collected, 0.0), self.windows.obstacle()
+        jax_began = self.windows.could_begin
+        since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
+        unseen = self.unseen[since_phase]
+        unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late
@@ -307,7 +298,8 @@ class Watcher:
         now, since = time.perf_counter(), self._collecting_since
         self._collecting_since = now if phase == "start" else None
         if phase == "stop" and since and now - since > _LONG_COLLECTION:
-            self._collections.append((since, now))
+            sample = sample_stack(sys._getframe(1))
+            self.collections.append(Collection(since, now, sample and sample.position))
 
     def _listen_to_jax(self) -> None:
         # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks

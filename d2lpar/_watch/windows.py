@@ -26,6 +26,7 @@ Launches by other threads than the main one remain unprotected.
 
 import ctypes
 import functools
+import math
 import re
 import sys
 import threading
@@ -39,9 +40,11 @@ from typing import Any, NamedTuple
 
 from d2lpar._jax import state
 from d2lpar._jax.profiler import Sessions, read_lines, without_tensorflow
-from d2lpar._jax.stack import StackSample
+from d2lpar._jax.stack import CodePosition, Place, StackSample
 
 Spans = list[tuple[float, float]]
+
+COLLECTOR = Place("Python's garbage collector", 0, "")
 
 _OPENING_MARKER = "d2lpar.watch"
 # Operators that cannot end before every device takes part: XLA's names, and NVIDIA's kernels.
@@ -73,6 +76,21 @@ class Sample(NamedTuple):
     taken_at: float  # `start` for A, `end` for B.
     threads: dict[int, ThreadSample]  # Python's threads, by their identifiers.
     native_cores: float  # How many cores all other threads used, such as XLA's.
+
+
+class Collection(NamedTuple):
+    """A collection of garbage, in seconds of `time.perf_counter`."""
+
+    start: float
+    end: float
+    position: CodePosition | None  # The user's line that it struck, or that called `gc.collect`.
+
+    @property
+    def place(self) -> Place:
+        """The line that called `gc.collect`, or else the collector."""
+        if self.position and self.position.called_name().rsplit(".", 1)[-1] == "collect":
+            return self.position.place
+        return COLLECTOR
 
 
 class Events(NamedTuple):
@@ -147,9 +165,10 @@ class Window:
     over: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     recording: Recording | None = None  # May have begun earlier, and ended later.
-    stands_for: float = 0.0  # Seconds since the window before in which one could be opened.
+    # It stands for the time between these two as well; then the window was due, but late.
+    since: float = 0.0
+    until: float = 0.0
     length: float = 0.0  # The planned one, in seconds.
-    collections: Spans = field(default_factory=list)  # When Python collected garbage.
 
     @functools.cached_property
     def events(self) -> Events | None:
@@ -244,6 +263,8 @@ class Windows:
         self._length = self.LENGTH / 2
         self._began = self._last_over = self.due = time.perf_counter()
         self._retry = 0.0
+        # When JAX had started.
+        self.could_begin = self._began if state.has_started() else math.inf
         self._window_lock = threading.Lock()
         self._program_records = threading.Event()
         self._recording: Recording | None = None
@@ -256,6 +277,7 @@ class Windows:
         """Return, in words, why no window can be opened now; "" if one can."""
         if not state.has_started():
             return "the program did not use JAX"
+        self.could_begin = min(self.could_begin, time.perf_counter())
         if self._program_records.is_set():
             if state.is_recording():
                 return "the program recorded with JAX's profiler itself"
@@ -271,8 +293,9 @@ class Windows:
         )
 
     def late_since(self) -> float | None:
-        """Return since when a window has been due; None if the next one is not late yet."""
-        return self.due if time.perf_counter() > self.due + self.LATE else None
+        """Return since when a window has been due; None if there was one, and no other is late."""
+        is_late = time.perf_counter() > self.due + self.LATE
+        return self.due if is_late or not self.closed else None
 
     def record(
         self, take_sample: Callable[[Window], None], done: threading.Event, interval: float
@@ -281,8 +304,9 @@ class Windows:
         with self._window_lock:
             if not self._open_profiler():
                 return
-            window = Window(time.perf_counter(), recording=self._recording, length=self._length)
-            until = self.due if window.began > self.due + self.LATE else window.began
+            began = time.perf_counter()
+            until = self.due if began > self.due + self.LATE else began
+            window = Window(began, 0.0, [], self._recording, self._last_over, until, self._length)
             # A thread that computes in Python keeps the GIL for 5 ms, and samples would be rare.
             before = sys.getswitchinterval()
             shorter = min(before, 5e-4)
@@ -293,9 +317,10 @@ class Windows:
                     if self._program_records.is_set() or done.wait(interval):
                         break
                     take_sample(window)
+                # A call that held Python's lock, or a collection, may have come after the last one.
+                take_sample(window)
             finally:
                 window.over = time.perf_counter()
-                window.stands_for += until - self._last_over + window.over - window.began
                 if abs(sys.getswitchinterval() - shorter) < 1e-9:
                     sys.setswitchinterval(before)
                 window.recording.windows.append(window)

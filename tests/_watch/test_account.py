@@ -7,17 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
+from d2lpar._jax.requests import Request
 from d2lpar._jax.stack import CodePosition, StackSample
-from d2lpar._watch.account import fill
-from d2lpar._watch.attribution import COLLECTOR, OUTSIDE
+from d2lpar._watch import sampler
+from d2lpar._watch.attribution import OUTSIDE
 from d2lpar._watch.recompilations import Compiled
 from d2lpar._watch.report import Watched
 from d2lpar._watch.sampler import Unseen
 from d2lpar._watch.shares import FEWEST
-from d2lpar._watch.windows import Events, Sample, ThreadSample, Window, merged
+from d2lpar._watch.windows import Collection, Events, Sample, ThreadSample, Window, merged
 
 NAMES = "MainThread", "logger"
-SOURCE = "read()\nstep()\nwait()\nlog()\n"
+SOURCE = "read()\nstep()\nwait()\nlog()\ncollect()\n"
 TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
 
 
@@ -45,8 +46,11 @@ def window(*threads, busy, moves=None, may_wait=False, collections=(), functions
 def account(
     *windows, after=0.0, collectives=(), unseen=None, seconds=None, programs=(), planned=None
 ):
-    """Return the report on windows, one a second, whose losses add up to the idle time."""
-    closed = []
+    """Return the report on windows, one a second, whose losses add up to the idle time.
+
+    Each stands for the second in which it ends.
+    """
+    closed, collections = [], []
     for second, given in enumerate(windows):
         samples = [
             Sample(
@@ -70,8 +74,9 @@ def account(
         ]
         over = samples[-1].end
         length = planned or over - second
-        collections = merged(given.collections, second)
-        closed.append(Window(second, over, samples, None, 1.0, length, collections))
+        collections += [Collection(second + a, second + b, p) for a, b, p in given.collections]
+        since = min(over - 1, second)
+        closed.append(Window(second, over, samples, None, since, second, length))
         closed[-1].events = Events(
             {name: merged(spans, second) for name, spans in given.busy.items()},
             {"CPU 0": merged(collectives, second)},
@@ -86,13 +91,12 @@ def account(
         watched=watched,
         compilations=SimpleNamespace(done=programs),
         unseen={0: unseen} if unseen else {},
+        collections=collections,
         times=Counter(),
         callers=defaultdict(Counter),
-        windows=SimpleNamespace(closed=closed, due=len(windows)),
+        windows=SimpleNamespace(closed=closed, due=len(windows), could_begin=0.0),
     )
-    fill(watched, watcher)
-    assert sum(finding.lost for finding in watched.findings) == pytest.approx(watched.idle_seconds)
-    assert all(watched.share(finding) <= 1.0 + 1e-9 for finding in watched.findings)
+    sampler.fill(watched, watcher)
     return watched
 
 
@@ -197,7 +201,7 @@ def program(began, over, thread=None, line="step()", name="step", again=False):
     thread = thread or threading.main_thread().ident
     callers = (at(line, "jax").position,)
     compiled = Compiled(name, thread, thread, began, over, over - began, True, callers)
-    compiled.again = again
+    compiled.again, compiled.request = again, Request(of_library=False)
     return compiled
 
 
@@ -226,16 +230,17 @@ def test_what_is_compiled_goes_to_the_line_that_called_it_and_the_inner_of_two_p
     assert lost == {"step()": pytest.approx(0.7), "log()": pytest.approx(0.3)}
 
 
-def test_a_collection_of_garbage_is_charged_to_the_collector_and_said_where_it_struck():
-    collecting = window(
-        [STEP] * 5 + [READ] * 5, busy={"CPU 0": [(0.0, 0.06)]}, collections=[(0.04, 0.1)]
-    )
-    watched = account(*[collecting] * 2)
-    (found,) = [f for f in watched.findings if f.place == COLLECTOR]
-    assert found.kind == "collection"
-    assert found.seconds == pytest.approx(0.12)  # A window stands for no collections but its own.
-    assert found.lost == pytest.approx(0.08)
-    assert "It struck at /home/me/train.py:1 (" in str(watched)
+def test_a_collection_of_garbage_is_charged_to_the_collector_or_to_the_line_that_called_it():
+    collections = [(0.04, 0.07, READ.position), (0.07, 0.1, at("collect()", "call").position)]
+    threads = [STEP] * 5 + [READ] * 5
+    collecting = window(threads, busy={"CPU 0": [(0.0, 0.06)]}, collections=collections)
+    watched = account(collecting, collecting)
+    lines = {f.place.code: f for f in watched.findings}
+    assert {lines[code].kind for code in ("", "collect()")} == {"collection"}
+    # A window stands for no collections but its own.
+    assert (lines[""].seconds, lines[""].lost) == pytest.approx((0.06, 0.02))
+    assert (lines["collect()"].seconds, lines["collect()"].lost) == pytest.approx((0.06, 0.06))
+    assert "It struck at /home/me/train.py:1." in str(watched)
 
 
 def test_idle_time_without_a_thread_in_the_user_s_code_is_told_as_such():
@@ -256,8 +261,8 @@ def test_lines_that_take_too_little_time_are_summed():
     calls = [i for i in dis.get_instructions(code) if i.opname.startswith("CALL")]
     positions = {p.place.line: p for p in (CodePosition(code, i.offset) for i in calls)}
     stacks = [StackSample((0, 0, 0), p, p, (), "python") for p in positions.values()]
-    (other,) = account(window(stacks, busy={})).findings
-    assert (other.kind, other.lost) == ("other", pytest.approx(1.0))
+    (other,) = account(window(stacks, busy={}), seconds=3.0).findings
+    assert (other.kind, other.lost) == ("other", pytest.approx(3.0))
 
 
 def unseen(seconds, **reasons):

@@ -156,7 +156,7 @@ def test_a_script_whose_device_is_busy_may_wait_for_it(command):
         (
             "import time; time.sleep(2.2)",
             1,
-            "It cannot be judged. For 100% of that, it is unknown what the devices did: the program",
+            "For 100% of that, it is unknown what the devices did: the program did not use JAX.",
         ),
     ],
 )

@@ -1,4 +1,5 @@
 import functools
+import gc
 import logging
 import operator
 import sys
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from d2lpar import watch
+from d2lpar import waits_allowed, watch
 from d2lpar._plain.errors import D2lparError
 from d2lpar._watch.sampler import Watcher
 from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE
@@ -165,6 +166,39 @@ def test_a_program_that_calls_back_waits_at_the_line_of_the_callback():
     assert watched.loss(found) > 0.5
 
 
+def test_a_light_callback_is_named_as_what_makes_a_call_slow():
+    @jax.jit
+    def step(x):
+        jax.debug.callback(len, x)
+        return x + 1
+
+    x = jax.block_until_ready(step(jnp.ones(3)))
+    with watch() as watched:
+        end = time.perf_counter() + 0.4
+        while time.perf_counter() < end:
+            x = step(x)  # This line.
+    found = watched.findings[0]
+    assert found.place.code == "x = step(x)  # This line."
+    assert found.kind in ("callback", "slow dispatch")
+
+
+def test_a_collection_by_hand_is_charged_to_its_line_and_known_without_a_window():
+    with watch() as watched:
+        for _ in range(5):
+            gc.collect()  # This line.
+    (found,) = [f for f in watched.findings if f.kind == "collection" and f.place.line]
+    assert found.place.code == "gc.collect()  # This line."
+    assert watched.share(found) > 0.5
+
+
+def test_a_line_that_may_wait_is_told_from_others():
+    with watch(0.001) as watched, waits_allowed():
+        time.sleep(0.6)  # This line.
+    (found,) = [f for f in watched.findings if f.place.code == "time.sleep(0.6)  # This line."]
+    assert found.lost
+    assert found.allowed
+
+
 def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
     def learn():
         for _ in range(60):
@@ -246,7 +280,7 @@ def test_while_two_threads_fork_nobody_samples_until_both_have():
 def test_a_forked_child_can_watch_itself_and_a_grandchild_starts_no_sampler(run_python):
     program = """
 import os, sys, _thread
-from d2lpar import watch
+from d2lpar import waits_allowed, watch
 from d2lpar._watch.sampler import Watcher
 
 def fork_and_wait(run):
