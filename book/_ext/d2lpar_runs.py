@@ -22,7 +22,7 @@ sys.path.append(str(FOLDER.parents[2] / "evidence"))
 repeats = importlib.import_module("repeats")
 IN_SHORT = importlib.import_module("counterfactuals").IN_SHORT
 
-LOAD = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0  # Before anything runs.
+LOAD = os.getloadavg()[0]  # Before anything runs.
 
 
 def executed(app, page):

@@ -91,12 +91,6 @@ class Held:
 class HeldTable(dict[str, Held]):
     """Operations by name, each with its `Held`; a table in a notebook."""
 
-    def __repr__(self):
-        return "\n".join(
-            f"{name:24}{'waits' if held.waits else 'returns':10}{format_seconds(held.seconds)}"
-            for name, held in self.items()
-        )
-
     def _repr_html_(self) -> str:
         longest = max((held.seconds for held in self.values()), default=0.0)
         columns = [

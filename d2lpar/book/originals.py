@@ -1,6 +1,5 @@
 """The measurements that editions of the original printed, and their claims about them."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -214,9 +213,8 @@ def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
 def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
     """Show all points and the bounds of the first comparison, and shade where it holds."""
     claimed = predicates[0]
-    bounds = [bound for bound in (claimed.low, claimed.high) if math.isfinite(bound)]
-    ends = [end for predicate in predicates for end in interval_ends(predicate.quantity)] + bounds
-    lowest, highest = min(ends), max(ends)
+    ends = [end for predicate in predicates for end in interval_ends(predicate.quantity)]
+    lowest, highest = min(claimed.low, *ends), max(claimed.high, *ends)
     if lowest > 0 and highest / lowest > 5:
         axes.set_xscale("log")
         axes.set_xlim(lowest / 1.3, highest * 1.3)
@@ -227,5 +225,4 @@ def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
     left, right = axes.get_xlim()
     inside = {">": (claimed.high, right), "<": (left, claimed.low)}
     low, high = inside.get(claimed.relation, (claimed.low, claimed.high))
-    if math.isfinite(low) and math.isfinite(high):  # A bound from too few samples is infinite.
-        axes.axvspan(low, high, color=COLORS["window"], alpha=0.25, lw=0)
+    axes.axvspan(low, high, color=COLORS["window"], alpha=0.25, lw=0)

@@ -147,10 +147,8 @@ def host_batch(template: np.ndarray) -> np.ndarray:
     """
     # The process keeps freed memory of malloc, so a second run would reuse that memory and seem to
     # need none. A memory map is returned at once. A private map fills twice as fast as a shared
-    # one, mmap's default. (Windows has neither flag.)
-    unix = hasattr(mmap, "MAP_PRIVATE")
-    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if unix else {}
-    memory = mmap.mmap(-1, max(template.nbytes, 1), **private)
+    # one, mmap's default.
+    memory = mmap.mmap(-1, max(template.nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     batch = np.frombuffer(memory, template.dtype, template.size).reshape(template.shape)
     batch[...] = template
     return batch

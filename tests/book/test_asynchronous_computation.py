@@ -1,32 +1,21 @@
-import re
-
 import pytest
-from drawings import style_of_the_book, svg, texts
+from drawings import texts
 from fakes import FakeArray, FakeClock, FakeDevice
 from matplotlib.colors import to_hex
 from tables import cells_of
 
 from d2lpar import COLORS, Quantity, compare
 from d2lpar.book.asynchronous_computation import (
-    NEED_A_VALUE,
-    NEED_NONE,
     Held,
     HeldTable,
     Pipeline,
-    can_count_threads,
     most_unfinished,
     plot_calls,
     plot_ways,
-    threads_taken,
     time_held,
 )
 
 # --- Operations that make Python wait -----------------------------------------------------------
-
-
-def test_an_operation_that_needs_a_value_waits_and_one_that_needs_none_goes_on():
-    held = time_held({"float(s)": NEED_A_VALUE["float(s)"], "y + 1": NEED_NONE["y + 1"]})
-    assert {name: of.waits for name, of in held.items()} == {"float(s)": True, "y + 1": False}
 
 
 def test_the_time_is_that_of_the_operation_alone():
@@ -40,18 +29,6 @@ def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
     _, first, second = cells_of(table._repr_html_())
     assert first == ["a < b", "20 ms", "", "f(y)", "10 µs", ""]
     assert second == ["c", "10 ms", "", "", "", ""]
-    waits, returns, _ = (line.split() for line in str(table).splitlines())
-    assert waits == ["a", "<", "b", "waits", "20", "ms"]
-    assert returns == ["f(y)", "returns", "10", "µs"]
-
-
-# --- The threads that JAX uses ------------------------------------------------------------------
-
-
-@pytest.mark.skipif(not can_count_threads(), reason="threads are counted on Linux only")
-def test_a_process_that_may_use_one_thread_is_counted_with_one():
-    taken = threads_taken({"one": {"NPROC": "1"}})["one"]
-    assert taken.samples == (1.0,) * 6
 
 
 # --- The three durations ------------------------------------------------------------------------
@@ -91,12 +68,6 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
 # --- Figures ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
-
-
 def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
     axes = plot_calls([1e-5, 1e-5, 1e-2], limit=2)
     points, line = axes.lines
@@ -118,8 +89,3 @@ def test_each_way_has_a_bar_of_its_color_in_each_panel_with_its_unit():
     memory.figure.draw_without_rendering()
     assert any("MB" in label.get_text() for label in memory.get_xticklabels())
     assert [label.get_text() for label in time.get_yticklabels()] == list(roles)
-
-
-def test_the_same_figure_is_the_same_file_but_for_its_date():
-    files = [svg(plot_calls([1e-5, 1e-2], limit=1)) for _ in range(2)]
-    assert len({re.sub("<dc:date>.*", "", file) for file in files}) == 1

@@ -19,7 +19,6 @@ from d2lpar.book.automatic_parallelism import (
     fair_matrix,
     lead,
     measure_ways,
-    meetings,
     numbered,
     plot_ways_to_copy,
     record_copies,
@@ -97,15 +96,6 @@ def test_both_ways_make_the_same_calls_in_an_order_of_their_own():
     assert calls == (in_turn + at_once + at_once + in_turn) * 3
 
 
-def test_the_parts_of_the_run_in_turn_are_told_apart_and_nothing_overlaps_in_one_thread():
-    times = copy_times(lambda _: time.sleep(0.002), lambda _: time.sleep(0.001), repeats=6)
-    assert (times.computing > COPIES * 0.002).verdict == "holds"
-    assert (times.copying > COPIES * 0.001).verdict == "holds"
-    assert times.rows == (times.computing, times.copying, times.at_once)
-    assert times.computing.median > times.copying.median
-    assert times.score.median < 0.5
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_each_way_brings_the_numbers_to_the_host(name):
     send, arrive = WAYS[name]
@@ -140,19 +130,6 @@ def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
     assert machine in axes.get_xlabel()
 
 
-# --- All-reduces ----------------------------------------------------------------------------------
-
-
-def test_each_device_takes_part_in_a_meeting_and_it_counts_once():
-    events = [
-        event(device, start, start + 10, "step", operator, 1)
-        for device in ("CPU 0", "CPU 1")
-        for start, operator in ((0, "dot.1"), (20, "all-reduce.4"), (40, "psum.7"))
-    ]
-    assert meetings(timeline(*events)) == 2
-    assert meetings(timeline(event("CPU 0", 0, 10, "step", "dot.1", 1))) == 0
-
-
 # --- The order of runs ----------------------------------------------------------------------------
 
 
@@ -179,19 +156,6 @@ def test_the_lead_is_from_the_first_end_of_the_one_to_the_last_end_of_the_other(
     assert lead(timeline(*events[:4]), "update", "backward1") == pytest.approx(-0.5e-6)
     with pytest.raises(ValueError, match="no run of 'update' on a device"):
         lead(timeline(events[0], *events[3:]), "update", "backward1")
-
-
-def test_bars_are_numbered_in_each_row_and_python_keeps_its_names():
-    asked = event("Python", 0, 1, "chain", "dispatch", 1)
-    shown = numbered(timeline(asked, *CHAINS, *copies((10, 20), (30, 40))))
-    assert [(e.device, e.program) for e in shown.events] == [
-        ("Python", "chain"),
-        ("CPU 0", "1"),
-        ("CPU 1", "1"),
-        ("CPU 0", "2"),
-        ("CPU 1", "2"),
-    ]
-    assert [e.operator for e in shown.row("CPU 1")] == [COPY, COPY]  # They are still hatched.
 
 
 def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():

@@ -1,9 +1,6 @@
 import pytest
-from drawings import style_of_the_book
-from matplotlib.colors import to_hex
 
 from d2lpar import Quantity
-from d2lpar._timeline.plot import COLORS
 from d2lpar.book.beyond_one_machine import (
     MessageCost,
     break_even,
@@ -42,12 +39,6 @@ def test_it_pays_from_the_last_rise_through_one_on(speed_ups, found):
 # --- Figures ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
-
-
 def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():
     axes = plot_processes([(1.0, 1.0001, 1.0003, 1.05), (1.0, 1.049, 1.0492, 1.05)])
     rows = [label.get_text() for label in axes.get_yticklabels()]
@@ -55,19 +46,6 @@ def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top
     assert axes.yaxis_inverted()
     written = {text.get_text(): text.get_position()[1] for text in axes.texts}
     assert written == {"waits": 0, "sleeps": 1}
-
-
-def test_a_call_of_microseconds_is_two_pixels_wide_on_a_phone_and_nothing_covers_it():
-    axes = plot_processes([(1.0, 1.0, 1.0001, 1.05), (1.0, 1.0499, 1.05, 1.05)])
-    pixels = 350 * axes.get_position().width / (axes.get_xlim()[1] - axes.get_xlim()[0])
-    calls = [bar for bar in axes.collections if bar.get_zorder() == 2]
-    assert len(calls) == 2
-    for call in calls:
-        assert to_hex(call.get_facecolor()[0]) == COLORS["host"].lower()
-        (corners,) = (path.vertices[:, 0] for path in call.get_paths())
-        assert (corners.max() - corners.min()) * pixels >= 1.99
-        assert axes.get_xlim()[0] < corners.min()
-    assert all(bar.get_zorder() < 2 for bar in axes.collections if bar not in calls)
 
 
 def test_each_way_to_sum_has_points_and_a_line_of_one_color_and_the_rows_are_written_out():

@@ -1,5 +1,3 @@
-import itertools
-
 import altair as alt
 import pytest
 import vl_convert
@@ -65,21 +63,6 @@ def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, 
     said = [item["text"] for kind, item in marks if kind == "text"]
     no_limit = t1 + t2 + t3 + 7 * max(t1, t2)
     assert [float(text) for text in said] == pytest.approx([longest, total, no_limit])
-
-
-@pytest.mark.parametrize("limit", [1, 5])
-def test_the_pipeline_counts_what_is_in_flight_and_keeps_to_the_limit(limit):
-    marks = drawn(explore_pipeline(), t1=1, t2=4, t3=2, L=limit)
-    dispatched, computed = simulated(1, 4, 2, 8, limit)
-    heights = [item["height"] for kind, item in marks if kind == "area"]
-    most = max(
-        sum(d <= at < c for d, c in zip(dispatched, computed, strict=True)) for at in dispatched
-    )
-    assert most <= limit
-    assert len(heights) == 2 * 8
-    one = max(heights) / most
-    steps = [round(height / one) for height in heights]
-    assert [abs(after - before) for before, after in itertools.pairwise([0, *steps])] == [1] * 16
 
 
 # --- A thousand machines ----------------------------------------------------------------------

@@ -1,15 +1,5 @@
-import numpy as np
-import pytest
-from drawings import legend, style_of_the_book
-
 from d2lpar import COLORS, Measurement, PeakMemory, Quantity
 from d2lpar.book import measuring_asynchronous_code as page
-
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
 
 
 def measured(name, *seconds):
@@ -18,14 +8,6 @@ def measured(name, *seconds):
 
 def places_of(line):
     return list(line.get_xdata())
-
-
-def test_calls_timed_in_two_ways_are_numbered_from_one_and_named():
-    axes = page.plot_timed_calls({"bare": [1e-5, 1e-5, 1e-3], "with a counter": [1e-5, 2e-5, 1e-3]})
-    assert [places_of(line) for line in axes.lines] == [[1, 2, 3]] * 2
-    assert legend(axes) == ["bare", "with a counter"]
-    axes.figure.draw_without_rendering()
-    assert "100 µs" in [label.get_text() for label in axes.get_yticklabels()]
 
 
 def test_every_pair_is_in_the_picture_however_far_out_it_lies():
@@ -48,14 +30,6 @@ def test_the_points_of_an_arm_stand_where_it_was_called():
     points = [line for line in in_a_row.lines if line.get_marker() in "os"]
     assert [places_of(line) for line in points] == [[1, 2], [3, 4]]
     assert [axes.get_title() for axes in (in_turn, in_a_row)] == ["in turn", "in a row"]
-
-
-def test_looks_are_numbered_from_one_and_what_was_promised_is_a_line():
-    axes = page.plot_looks({"95%": np.array([0.04, 0.07]), "99%": np.array([0.004, 0.008])})
-    *shares, promised = axes.lines
-    assert [places_of(line) for line in shares] == [[1, 2]] * 2
-    assert set(promised.get_ydata()) == {0.05}
-    assert legend(axes) == ["95%", "99%"]
 
 
 def test_memory_is_drawn_above_its_start_with_a_square_where_one_reads_it_in_the_end():

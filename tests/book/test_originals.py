@@ -1,27 +1,8 @@
 import pytest
-from drawings import style_of_the_book, svg
+from drawings import svg
 
 from d2lpar import Quantity, once
 from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
-
-# The medians of the findings, computed by hand from the printed rows.
-BY_HAND = {
-    "A1": [0.8840 / 0.0044, 0.8840 / 0.7144],
-    "A4": [0.0046 / 0.0044, 0.0048 / 0.0044, 0.0145 / 0.0044],
-    "A6": [0.0789 / 0.0769],
-    "A10": [6.1954 / 0.3538, 6.1967 / 6.0500, -8.168e6],
-    "P4": [0.997, 0.978, 1.001],
-    "P6": [0.789, 0.896, 1.084],
-}
-
-
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
-def test_each_finding_is_taken_from_the_rows_that_it_names(experiment):
-    editions = EXPERIMENTS[experiment].editions.values()
-    assert all(tuple(rows) == EXPERIMENTS[experiment].rows for rows in editions)
-    findings = [finding for rows in editions for finding in judge(experiment, rows).values()]
-    medians = [finding.quantity.median for finding in findings]
-    assert medians == pytest.approx(BY_HAND[experiment], rel=1e-3)
 
 
 def test_the_printed_numbers_support_all_that_the_editions_claim_but_three_things():
@@ -51,12 +32,6 @@ def test_two_overlap_if_their_score_is_far_from_0_and_not_above_1(at_once, verdi
 # --- Figures ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
-
-
 def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
     printed, measured = once("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
     (above, between) = plot_findings(
@@ -74,20 +49,3 @@ def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds()
     (shaded,) = between.patches
     assert shaded.get_width() == pytest.approx(9.9)
     assert "<svg" in svg(above)
-
-
-def test_where_a_claim_over_two_quantities_holds_lies_beyond_the_interval_of_the_second():
-    more = Quantity("more", (4.0, 4.5, 4.5, 4.5, 4.5, 5.0))
-    less = Quantity("less", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0))
-    few = Quantity("few", (1.0, 2.0))
-    known, unknown, undecided = plot_findings(
-        {
-            "more than less": {"here": more > less},
-            "a bound of too few samples": {"here": more > few},
-            "too few samples": {"here": few < 1},
-        }
-    )
-    assert [patch.get_x() for patch in known.patches] == [3.0]
-    assert list(unknown.patches) == []
-    (shaded,) = undecided.patches
-    assert shaded.get_x() + shaded.get_width() == 1

@@ -123,27 +123,26 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
     recipes, window = map(np.median, file["ratios"].values())
     record = results.load(recorded.FOLDER / "h200-16-cores.json").claims.values()
     (loop,) = (claim.numbers for page in record for claim in page if claim.key == "loop-mended")
-    for page, phrase in (
-        ("asynchronous-computation", f"took {ms['a thousand increments, scan']:.0f} ms"),
-        (
-            "asynchronous-computation",
+    phrases = {
+        "asynchronous-computation": [
+            call,
+            f"took {ms['a thousand increments, scan']:.0f} ms",
             f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
-        ),
-        ("asynchronous-computation", f"a megabyte for each step, took {window:.1f} times as long"),
-        ("asynchronous-computation", f"learned from {loop['gain']:.1f} times as many examples"),
-        (
-            "asynchronous-computation",
+            f"a megabyte for each step, took {window:.1f} times as long",
+            f"learned from {loop['gain']:.1f} times as many examples",
             f"{loop['after']:%} of the time instead of {loop['before']:%}",
-        ),
-        ("asynchronous-computation", call),
-        ("measuring-asynchronous-code", call),
-        ("measuring-asynchronous-code", rates),
-        ("automatic-parallelism", rates),
-        ("automatic-parallelism", f"with a score of {late:.1f} on that H200"),
-        ("automatic-parallelism", f"right behind its product, of {early:.2f},"),
-        ("in-your-own-code", f"before and after both recipes: {recipes:.2f} times as fast."),
-    ):
-        assert phrase in " ".join((BOOK / f"{page}.md").read_text().split())
+        ],
+        "measuring-asynchronous-code": [call, rates],
+        "automatic-parallelism": [
+            rates,
+            f"with a score of {late:.1f} on that H200",
+            f"right behind its product, of {early:.2f},",
+        ],
+        "in-your-own-code": [f"before and after both recipes: {recipes:.2f} times as fast."],
+    }
+    for page, expected in phrases.items():
+        text = " ".join((BOOK / f"{page}.md").read_text().split())
+        assert [phrase for phrase in expected if phrase not in text] == []
 
 
 def test_a_cell_that_the_page_shows_is_short_and_no_claim(path):
@@ -229,24 +228,13 @@ def test_a_formula_stays_on_one_line_with_the_punctuation_behind_it(page):
     assert len(re.findall(r"</math>[.,;:?!)]", page)) == len(in_one)
 
 
-def test_the_first_page_explains_every_badge(html):
-    page = (html / "book" / "index.html").read_text()
-    _, _, table = page.partition("What the verdicts mean")
-    for words in (*claims.VERDICTS.values(), "holds on \N{HORIZONTAL ELLIPSIS}"):
-        assert f">{words}</span>" in table
-
-
-def test_the_page_with_the_evidence_has_a_row_for_every_claim_and_none_fails_in_this_build(html):
+def test_the_page_with_the_evidence_has_a_row_for_every_claim(html):
     page = (html / "book" / "evidence.html").read_text()
     claims = [key for path in NOTEBOOKS for key in claims_of(path)]
     assert f"Claims: {len(claims)} (" in page
     assert "…" not in page  # A number is missing.
-    tables = re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL)
-    assert len(tables) == len(NOTEBOOKS)
-    rows = [re.findall(r"<td>.*?</td>", row, re.DOTALL) for t in tables for row in t.split("<tr")]
-    rows = [cells for cells in rows if cells]
-    assert [re.search('#claim-([^"]+)', title)[1] for title, *_ in rows] == claims
-    assert [cells[0] for cells in rows if "fails" in cells[1]] == []
+    tables = "".join(re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL))
+    assert re.findall('#claim-([^"]+)', tables) == claims
     causes = next(table for table in tables_of(page) if ">What is taken away<" in table)
     assert causes.count("<tr") == 1 + len(NOTEBOOKS) + len(claims)  # Each page has a title.
 

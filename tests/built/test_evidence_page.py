@@ -1,14 +1,14 @@
 """The page with the evidence shows what has been kept of each claim, beside the claims of today."""
 
-import importlib
 import json
 import re
 from types import SimpleNamespace
 
+import d2lpar_runs as runs
+import d2lpar_tables as tables
 import pytest
 from docutils import nodes
 from repeats import COLUMNS, save
-from run_notebook import ROOT
 
 from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine
@@ -53,14 +53,7 @@ EVIDENCE = {
 
 
 @pytest.fixture
-def runs(monkeypatch):
-    """The module that reads what was measured."""
-    monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
-    return importlib.import_module("d2lpar_runs")
-
-
-@pytest.fixture
-def page(runs, monkeypatch, tmp_path):
+def page(monkeypatch, tmp_path):
     """A function that makes a table for a book of one page, with two recorded machines."""
     known = {
         "this build": (FORK, COUNT, COPY, NEW),
@@ -82,7 +75,6 @@ def page(runs, monkeypatch, tmp_path):
     env = SimpleNamespace(titles={"book/one": SimpleNamespace(astext=lambda: "Page One")})
     builder = SimpleNamespace(get_relative_uri=lambda page, to: f"{to.removeprefix('book/')}.html")
     app = SimpleNamespace(srcdir=tmp_path, env=env, builder=builder)
-    tables = importlib.import_module("d2lpar_tables")
     return lambda name: getattr(tables, name)(app, "page", "")
 
 
@@ -123,10 +115,6 @@ def test_claims_with_their_cause_and_without_are_drawn_on_a_scale_and_counts_apa
         ("fails", "0.0"),
         ("holds", "75.0"),
     ]
-    assert re.findall(r'ends (\w+)" style="left:([\d.]+)%;width:([\d.]+)%', track.astext()) == [
-        ("fails", "0.0", "0.0"),
-        ("holds", "65.0", "15.0"),
-    ]
     assert counted.astext().startswith("1 claims are about a count")
     assert links_in(counted) == ["one.html#claim-count"]
 
@@ -161,6 +149,6 @@ def test_whole_pages_are_shown_with_what_they_ran_on_and_how_often_they_held(pag
         ("Apple M2", "1 x cpu", "Apple M2, 2 cores"),
     ],
 )
-def test_a_machine_has_a_name_that_fits_the_head_of_a_column(runs, processor, devices, name):
+def test_a_machine_has_a_name_that_fits_the_head_of_a_column(processor, devices, name):
     machine = Machine(processor, 2, 8, "Linux", devices)
     assert runs.name_of(SimpleNamespace(machine=machine)) == name

@@ -1,11 +1,10 @@
 """Numbers in the sentences of a page, from the claims of a build and from files."""
 
-import importlib
 import json
 from types import SimpleNamespace
 
+import d2lpar_tables as tables
 import pytest
-from run_notebook import ROOT
 
 from d2lpar import exact
 from d2lpar.book.claims import Claim
@@ -14,15 +13,13 @@ from d2lpar.book.claims import Claim
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """The role `measured` in a build with two claims and one file; it also counts its warnings."""
-    monkeypatch.syspath_prepend(ROOT / "book" / "_ext")
-    runs, tables = map(importlib.import_module, ("d2lpar_runs", "d2lpar_tables"))
     gain = exact("gain", 2.34)
     claims = (
         Claim("It is {gain} times as fast.", (gain > 1,), key="mended", numbers={"gain": gain}),
         Claim("On a GPU it is {gain} times as fast.", needs="a GPU", key="gpu"),
     )
     build = SimpleNamespace(claims={"book/one": claims})
-    monkeypatch.setattr(runs, "this_build", lambda app: build)
+    monkeypatch.setattr(tables.runs, "this_build", lambda app: build)
     seconds = {"PyTorch": {"a": [1, 9, 2], "b, c": [2, 2, 2]}, "JAX": {"a": [1, 1, 1]}}
     (tmp_path / "evidence").mkdir()
     file = tmp_path / "evidence" / "h200.json"

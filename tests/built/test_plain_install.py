@@ -65,21 +65,6 @@ def python(wheel):
     return python
 
 
-def test_the_star_inspect_completion_and_help_have_every_name(python):
-    program = """
-from d2lpar import *
-import d2lpar, inspect, pydoc, rlcompleter
-print(*d2lpar.__all__)
-print(*(name for name in d2lpar.__all__ if name in globals()))
-print(*(name for name, _ in inspect.getmembers(d2lpar)))
-print(*rlcompleter.Completer({"d2lpar": d2lpar}).attr_matches("d2lpar."))
-pydoc.help(d2lpar)
-"""
-    public, *others = [set(re.findall(r"\w+", t)) for t in python(program).split("\n", 4)]
-    assert len(public) > 50
-    assert [public - names for names in others] == [set()] * 4
-
-
 def test_without_the_extras_the_package_measures_records_and_watches(python):
     program = """
 import d2lpar, jax.numpy as jnp

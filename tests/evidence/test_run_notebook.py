@@ -3,21 +3,12 @@
 import subprocess
 import sys
 
-import nbformat
 import pytest
 import run_notebook
 from pages import notebook_showing, write_page
-from run_notebook import FEW_ROUNDS, ROOT, Intervention, claims_of
+from run_notebook import ROOT, claims_of
 
-import d2lpar
 from d2lpar.book import exercises
-
-
-def test_an_edit_of_what_stands_there_twice_is_refused():
-    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("x = 1\ny = 1")])
-    with pytest.raises(ValueError, match="' = 1' does not stand in the notebook exactly once"):
-        Intervention("one", {" = 1": " = 3"}).apply_to(notebook)
-
 
 # --- The names of claims ----------------------------------------------------------------------
 
@@ -42,18 +33,6 @@ def test_a_claim_without_a_key_of_its_own_that_can_be_read_is_refused(tmp_path, 
 
 
 # --- Running ----------------------------------------------------------------------------------
-
-
-def test_with_few_rounds_a_comparison_ends_at_its_first_look(monkeypatch):
-    for name in ("compare", "measure"):
-        monkeypatch.setattr(d2lpar, name, getattr(d2lpar, name))  # Restores the original.
-    exec(FEW_ROUNDS, {})
-    ways = {"a": lambda: 1.0, "b": lambda: 2.0}
-    undecided = {"until": lambda times: times.ratio("a", "b").between(0, 0), "max_seconds": 60}
-    for options in ({}, {"repeats": 40}, undecided):
-        assert len(d2lpar.compare(ways, **options)["a"].total.samples) == 3
-    assert len(d2lpar.compare(ways, repeats=2)["a"].total.samples) == 2
-    assert len(d2lpar.measure(float, 1, repeats=40).total.samples) == 3
 
 
 def test_where_errors_are_allowed_the_cells_after_one_run_with_as_many_devices_as_asked(tmp_path):

@@ -185,10 +185,6 @@ WRONG[check_y3] = {
         lambda make, send, n: send_at_once(lambda _, i: make(0, i), send, n),
         r"make\(1, i\) was never called: device 1 has made nothing.\n.*The first argument of",
     ),
-    "the other only": (
-        lambda make, send, n: send_at_once(lambda _, i: make(1, i), send, n),
-        r"make\(0, i\) was never called: device 0 has made nothing",
-    ),
     "nothing sent": (
         lambda make, send, n: send_at_once(make, lambda array: array, n),
         r"send\(\) was never called: nothing was copied.\n.*to the other\?",
@@ -241,14 +237,6 @@ def between_neighbors(timeline, row):
     return gaps_by_hand(timeline, row, max(gaps, default=(0, 0, 0))[1:])
 
 
-def by_their_ends(timeline, row):
-    events = sorted(timeline.row(row), key=lambda event: event.end)
-    ends = [0, *(event.end for event in events)]
-    starts = [*(event.start for event in events), round(timeline.elapsed * 1e9)]
-    _, start, end = max((b - a, a, b) for a, b in zip(ends, starts, strict=True))
-    return gaps_by_hand(timeline, row, (start / 1e9, end / 1e9))
-
-
 def first_gap(timeline, row):
     return gaps_by_hand(timeline, row, spans_of(timeline, row)[0][1:])
 
@@ -265,7 +253,6 @@ RIGHT[check_y4] = {"by hand": gaps_by_hand, "by the timeline": gaps_by_the_timel
 WRONG[check_y4] = {
     "counted twice": (counted_twice, "2 to 6 ms.* says that 0 of it is idle; it is 0.2.\n"),
     "between neighbors": (between_neighbors, "2 ms to 9 ms is not one of its gaps"),
-    "in the order of their ends": (by_their_ends, "1 ms to 5 ms is not one of"),
     "percent": (
         changed(lambda share, start, end: (100 * share, start, end)),
         "says that 30 of it is idle.*\n  A share lies between 0 and 1",
@@ -330,10 +317,6 @@ def half_by_half(first, second, batches, devices):
     return half + stage_by_stage(first, second, batches[4:], devices)
 
 
-def all_on_the_other(first, second, batches, devices):
-    return [second(first(jax.device_put(batch, devices[1]))) for batch in batches]
-
-
 def spread(first, second, batches, devices):
     mesh = NamedSharding(Mesh(np.array(devices), "d"), PartitionSpec("d"))
     return [second(jax.device_put(first(batch), mesh)) for batch in batches]
@@ -353,11 +336,6 @@ WRONG[check_y5] = {
         lambda f, g, batches, devices: [g(jax.device_put(x, devices[1])) for x in batches],
         r"first\(\) was never called: no batch went through this stage.\n.*Which stages",
     ),
-    "the first stage only": (
-        lambda f, g, batches, devices: [f(batch) for batch in batches],
-        r"second\(\) was never called: no batch went through this stage",
-    ),
-    "the other device": (all_on_the_other, r"first\(\) of batch 0 ran on CPU 1, but"),
     "each batch": (
         batch_by_batch,
         "stage one was called when stage two had nothing left to do: the stages take turns",

@@ -97,15 +97,9 @@ def in_place(path, weights):
     np.savez(path, **{name: np.asarray(array) for name, array in weights.items()})
 
 
-def away_and_back(path, weights):
-    path.unlink(missing_ok=True)
-    np.savez(path, **weights)
-
-
 RIGHT[check_v3] = {"in one step": save}
 WRONG[check_v3] = {
     "in place": (lambda path, weights: np.savez(path, **weights), "previous weights were gone"),
-    "away and back": (away_and_back, "previous weights were gone"),
     "all read first": (in_place, "The old file was overwritten"),
     "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
     "elsewhere": (
