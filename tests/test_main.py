@@ -5,6 +5,7 @@ import sys
 
 import jax
 import psutil
+import pytest
 from commands import main_with
 
 from d2lpar import __version__, format_bytes, usable_cores
@@ -26,9 +27,23 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine():
     assert "JAX devices 2 x cpu" in " ".join(output.split())
 
 
-def test_it_says_its_version(capsys):
-    assert main_with("--version") == 0
-    assert capsys.readouterr().out == f"d2lpar {__version__}\n"
+@pytest.mark.parametrize(
+    ("options", "status", "says"),
+    [
+        ("--version", 0, f"d2lpar {__version__}\n"),
+        ("watch nowhere.py", 2, "there is no script 'nowhere.py'"),
+        ("watch --json nowhere/file", 2, "the report cannot be written to 'nowhere/file'"),
+        ("watch --fail-over 200%", 2, "a share lies between 0 % and 100 %, found '200%'"),
+        ("watch --after 500ms", 2, "a time is a number, such as 30s or 5m, found '500ms'"),
+        ("run --json report.json", 2, "--json needs --watch"),
+        ("run -n 0", 2, "a count is an integer of at least 1, found '0'"),
+        ("run --timeout 0s", 2, "a limit is longer than 0 s, found '0s'"),
+        ("run --timeout inf", 2, "a time is a number, such as 30s or 5m, found 'inf'"),
+    ],
+)
+def test_wrong_usage_is_refused_before_anything_runs(options, status, says, capsys):
+    assert main_with(*options.split(), __file__) == status
+    assert says in "".join(capsys.readouterr())
 
 
 WINDOWS = """

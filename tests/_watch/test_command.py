@@ -4,7 +4,7 @@ import re
 import signal
 
 import pytest
-from commands import main_with, watch_script
+from commands import watch_script
 
 from d2lpar._watch.command import Report, process_number
 
@@ -129,20 +129,6 @@ def test_a_script_fails_if_its_device_is_idle_or_not_seen(command, program, limi
     ended, _, said = command(program, options=["--fail-over", limit])
     assert (ended, says in said) == (status, True)
     assert ("More than" in said, "Too short" in said) == (":9 " in says, "Too short" in says)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["nowhere.py"], "there is no script 'nowhere.py'"),
-        (["--json", "nowhere/report.json", __file__], "cannot be written to 'nowhere/report.json'"),
-        (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
-        (["--after", "500ms", __file__], "found '500ms'"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_runs(options, says, capsys):
-    assert main_with("watch", *options) == 2
-    assert says in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
