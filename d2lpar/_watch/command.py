@@ -2,6 +2,7 @@
 
 import argparse
 import fcntl
+import functools
 import itertools
 import os
 import re
@@ -43,18 +44,12 @@ _LAUNCHERS = (
 
 def watch(options: argparse.Namespace) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
-    script = script_to_run(options)
-    own_words = words_before_script(options)
-    number = process_number()
-    if options.json and number is not None and not is_stream(options.json):
-        options.json = path_for_process(options.json, number)
-    report = Report(
-        options.json,
-        options.fail_over,
-        options.after,
-        everything=options.all,
-        own_words=own_words,
-    )
+    script, own_words = script_to_run(options), words_before_script(options)
+    number, json = process_number(), options.json
+    if json and number is not None and not is_stream(json):
+        json = path_for_process(json, number)
+    limits = options.fail_over, options.after
+    report = Report(json, *limits, everything=options.all, own_words=own_words)
     return run_and_report(script, report)
 
 
@@ -90,9 +85,7 @@ def words_before_script(options: argparse.Namespace) -> list[str]:
 
 def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
     """Return the command line that runs a script of this Python under watch, else []."""
-    # Several virtual environments may link to one file, so their folders are compared as well.
-    in_this_folder = os.path.dirname(program) == os.path.dirname(sys.executable)
-    if not (in_this_folder and os.path.samefile(program, sys.executable)):
+    if program != sys.executable:
         return []
     options = [*itertools.takewhile(_PYTHON_OPTION.fullmatch, argv[1:])]
     script = argv[1 + len(options) :]
@@ -156,33 +149,30 @@ class Report:
         os._exit = report_and_exit
         if self._own_words:
             for name in ("execv", "execve"):  # All others of `os` call one of these.
-                setattr(os, name, self._watching_exec(getattr(os, name)))
+                setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
         self._watcher.start()
 
-    def _watching_exec(self, replace: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an `os.execv` that watches the next program too, or reports before it begins."""
-
-        def replace_process(path: Any, argv: Sequence[Any], env: Any = None) -> None:
-            given = () if env is None else (env,)
-            program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
-            # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
-            is_there = os.path.isfile(program) and os.access(program, os.X_OK)
-            if not (is_there and self._is_open()):
-                return replace(path, argv, *given)
+    def _replace_process(
+        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], env: Any = None
+    ) -> None:
+        """Replace the process by a program that is watched too, or report before."""
+        given = () if env is None else (env,)
+        program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
+        # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
+        is_there = os.path.isfile(program) and os.access(program, os.X_OK)
+        if is_there and self._is_open():
             words = [os.fsdecode(word) for word in argv]
             if again := watched_again(program, words, self._own_words):
                 return replace(path, again, *given)
             replaced = f"The script has replaced the process by `{shlex.join(words)}`"
             self.end(0, f"{replaced}, which is not watched.")
-            if self._fail_over is None:
-                return replace(path, argv, *given)
-            self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-            status = subprocess.call(argv, executable=program, env=env, close_fds=False)
-            os._exit(max(status, 1))
-
-        return replace_process
+            if self._fail_over is not None:
+                self._print("\nThat program cannot be judged, so the exit status will not be 0.")
+                status = subprocess.call(argv, executable=program, env=env, close_fds=False)
+                os._exit(max(status, 1))
+        replace(path, argv, *given)
 
     def _is_open(self) -> bool:
         """Return whether the report is still to come, and from this process, no forked child."""

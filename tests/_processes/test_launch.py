@@ -31,28 +31,18 @@ def run():
         signal.signal(number, handler)
 
 
-def test_run_joins_the_processes_of_a_script_as_it_is_and_shows_what_they_print(
+def test_run_joins_the_processes_of_a_script_and_tells_an_exception_once_without_frames_of_ours(
     script, monkeypatch, run, capfd
 ):
     path = script(JOINS)
     monkeypatch.chdir(path.parent)
-    assert run("-m", path.stem, "--rate", "0.1") == 0
-    lines = [f"[{number}] ['--rate', '0.1'] {number} of 6 float64" for number in (0, 1)]
-    printed = capfd.readouterr().out
-    assert sorted(printed.splitlines()) == lines, printed
-
-
-def test_run_tells_an_exception_once_with_its_process_and_without_frames_of_ours(
-    script, run, capfd
-):
-    path = script(JOINS)
-    assert run("-n", 2, path, "fail") == "Process 1 ended with the exit status 1."
-    first, second, *_, last = [
-        line for line in capfd.readouterr().out.splitlines() if "of 6" not in line
-    ]
-    assert first == "[1] Traceback (most recent call last):"
-    assert second == f'[1]   File "{path}", line 9, in <module>'
-    assert last == "[1] ValueError: no disk"
+    assert run("-m", path.stem, "--rate", "fail") == "Process 1 ended with the exit status 1."
+    printed = capfd.readouterr().out.splitlines()
+    joined = [f"[{number}] ['--rate', 'fail'] {number} of 6 float64" for number in (0, 1)]
+    assert sorted(line for line in printed if "of 6" in line) == joined, printed
+    title, frame, *_, error = (line for line in printed if "of 6" not in line)
+    assert (title, error) == ("[1] Traceback (most recent call last):", "[1] ValueError: no disk")
+    assert frame == f'[1]   File "{path}", line 9, in <module>'
 
 
 def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):

@@ -1,4 +1,3 @@
-import functools
 import json
 import re
 import signal
@@ -9,19 +8,14 @@ from commands import watch_script
 from d2lpar._watch.command import Report, process_number
 
 
-@pytest.fixture
-def command(tmp_path):
-    return functools.partial(watch_script, tmp_path)
-
-
-def test_signals_of_the_script_do_not_meet_the_thread_that_looks(command):
+def test_signals_of_the_script_do_not_meet_the_thread_that_looks(tmp_path):
     program = """
 import os, signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.kill(os.getpid(), signal.SIGUSR1)
 print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
 """
-    assert command(program)[:2] == (0, "SIGUSR1 1\n")
+    assert watch_script(tmp_path, program)[:2] == (0, "SIGUSR1 1\n")
 
 
 @pytest.mark.parametrize(
@@ -37,8 +31,10 @@ print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
         ("import os, sys; sys.stderr.close(); os.close(2)", 0, ""),
     ],
 )
-def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command, end, status, says):
-    ended, out, said = command(f"print('mine')\n{end}")
+def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(
+    tmp_path, end, status, says
+):
+    ended, out, said = watch_script(tmp_path, f"print('mine')\n{end}")
     assert (ended, out) == (status, "mine\n")
     assert says in said
     assert not re.search(r"d2lpar/\w+\.py|d2lpar/_", said)
@@ -46,27 +42,29 @@ def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command,
 
 
 @pytest.mark.parametrize("end", ["raise SystemExit(0)", "os.execlp('true', 'true')"])
-def test_a_child_that_the_script_forks_reports_nothing(command, end):
+def test_a_child_that_the_script_forks_reports_nothing(tmp_path, end):
     program = f"import os\nif os.fork() == 0:\n    {end}\nprint(os.wait()[1])\n"
-    status, out, said = command(program)
+    status, out, said = watch_script(tmp_path, program)
     assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
 
 
 @pytest.mark.parametrize(
-    ("replacement", "is_watched"),
+    ("replacement", "options", "status", "is_watched"),
     [
-        ("os.execv(me, [me, '-Xdev', script, 'again'])", True),
-        ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", True),
-        ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", True),
-        ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", True),
-        ("os.execlp('nowhere', 'nowhere')", True),
-        ("os.execl(me, me, '-c', 'print([\\'again\\'], True)')", False),
-        ("os.execlp('echo', 'echo', \"['again'] True\")", False),
+        ("os.execv(me, [me, '-Xdev', script, 'again'])", [], 0, True),
+        ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", [], 0, True),
+        ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", [], 0, True),
+        ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", [], 0, True),
+        ("os.execlp('nowhere', 'nowhere')", [], 0, True),
+        ("os.execl(me, me, '-c', 'print([\\'again\\'], True)')", [], 0, False),
+        ("os.execlp('echo', 'echo', \"['again'] True\")", ["--fail-over", "5%"], 1, False),
+        ("os.execlp('sh', 'sh', 'script.sh')", ["--fail-over", "5%"], 3, False),
     ],
 )
-def test_a_script_that_starts_anew_is_watched_and_another_program_is_named(
-    command, tmp_path, replacement, is_watched
+def test_a_script_that_starts_anew_is_watched_and_another_program_is_named_and_never_passes(
+    tmp_path, replacement, options, status, is_watched
 ):
+    (tmp_path / "script.sh").write_text("echo \"['again'] True\"; exit 3")
     program = f"""
 import os, sys
 me, script = sys.executable, os.path.abspath(__file__)
@@ -79,20 +77,12 @@ if not sys.argv[1:]:
 else:
     print(sys.argv[1:], sys.flags.dev_mode)
 """
-    status, out, said = command(program, options=["--json", "report.json"])
-    assert (status, out) == (0, "['again'] True\n")
-    assert said.count("Watched for") == 1
+    options = [*options, "--json", "report.json"]
+    ended, out, said = watch_script(tmp_path, program, options=options)
+    assert (ended, out, said.count("Watched for")) == (status, "['again'] True\n", 1)
     assert ("The script has replaced the process by `" in said) != is_watched
+    assert ("That program cannot be judged" in said) == (status > 0)
     assert ("which is not watched" in (tmp_path / "report.json").read_text()) != is_watched
-
-
-@pytest.mark.parametrize(("status", "judged"), [(0, 1), (3, 3)])
-def test_a_program_that_replaces_the_script_and_is_not_watched_never_passes(
-    command, status, judged
-):
-    program = f"import os; os.execlp('sh', 'sh', '-c', 'exit {status}')"
-    ended, _, said = command(program, options=["--fail-over", "5%"])
-    assert (ended, "That program cannot be judged" in said) == (judged, True)
 
 
 def test_an_interim_report_is_written_also_while_the_main_thread_ends_the_watch(tmp_path):
@@ -125,8 +115,8 @@ for _ in range({turns}):
     ],
     ids=["idle", "busy", "short", "not seen"],
 )
-def test_a_script_fails_if_its_device_is_idle_or_not_seen(command, program, limit, status, says):
-    ended, _, said = command(program, options=["--fail-over", limit])
+def test_a_script_fails_if_its_device_is_idle_or_not_seen(tmp_path, program, limit, status, says):
+    ended, _, said = watch_script(tmp_path, program, options=["--fail-over", limit])
     assert (ended, says in said) == (status, True)
     assert ("More than" in said, "Too short" in said) == (":9 " in says, "Too short" in says)
 
