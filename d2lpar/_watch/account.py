@@ -329,7 +329,7 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) ->
     sure = line.kinds["dispatch"] > 0.1 * line.kinds["call"]
     for kinds in (line.kinds, line.lost_as):
         kinds["dispatch" if sure else "device idle"] += kinds.pop("call", 0.0)
-    kinds = line.unseen if unseen > seen else line.kinds
+    kinds = line.unseen if unseen > 10 * seen else line.kinds
     # Name the kind that caused the idleness, if over half of the line's time was idle, or if most
     # of what was lost is a compilation.
     worst = max(line.lost_as, key=line.lost_as.get, default="")

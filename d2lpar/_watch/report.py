@@ -257,7 +257,8 @@ class Watched:
             return "Nothing is lost here: the device worked meanwhile."
         advice = _advice_and_link(finding)[0]
         if finding.unseen > 0.5 * finding.seconds:
-            advice = f"What the devices did meanwhile was not seen. {advice}".strip()
+            mostly = " for most of that time" if finding.lost else ""
+            advice = f"What the devices did meanwhile was not seen{mostly}. {advice}".strip()
         return advice
 
     def report(self, everything: bool = False) -> str:
@@ -266,8 +267,8 @@ class Watched:
         lines = list(self._head())
         for finding in shown:
             code = f"  {finding.place.code}" if finding.place.code else ""
-            seen = finding.unseen < 0.5 * finding.seconds
-            loss = f"{self.loss(finding):6.1%} lost" if seen else "   not seen"
+            is_seen = self.loss(finding) >= SEEN or finding.unseen < 0.5 * finding.seconds
+            loss = f"{self.loss(finding):6.1%} lost" if is_seen else "   not seen"
             lines += ["", f"{loss}  {finding.place}{code}"]
             lines += (f"{'':13}{line}" for line in self._details(finding))
         if left_out := len(self.findings) - len(shown):
