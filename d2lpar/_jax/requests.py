@@ -59,7 +59,7 @@ Values = tuple[tuple[str, Value], ...]
 
 
 class Request(NamedTuple):
-    """What JAX's cache was asked for, but for the arrays. The defaults stand for not seen."""
+    """What JAX's cache was asked for, but for the arrays. The defaults stand for unknown."""
 
     identity: int = 0  # The hash of the code, equal for two functions with the same code.
     of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.

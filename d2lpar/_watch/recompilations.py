@@ -33,8 +33,8 @@ class Compiled:
     name: str  # The name of the function.
     thread: int  # The identifier of the thread.
     thread_number: int  # Unlike the identifier, never used again.
-    began: float = 0.0  # When the tracing began, in seconds of `time.perf_counter`.
-    over: float = 0.0  # When the last phase ended.
+    began: float = 0.0  # When it began, as if its phases had followed each other at once.
+    over: float = 0.0  # When the last phase ended, in seconds of `time.perf_counter`.
     seconds: float = 0.0  # The sum of the phases.
     compiled: bool = False  # Whether it was compiled, and not only traced.
     callers: tuple[CodePosition, ...] = ()  # The positions that led to it, the user's line first.
@@ -93,18 +93,18 @@ class Compilations:
         now, ending = time.perf_counter(), event.rpartition("/")[-1]
         if ending not in _PHASES:
             return
-        phase, began = _PHASES.index(ending), now - seconds
+        phase = _PHASES.index(ending)
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
         stack = PhaseStack(sys._getframe(1))
         if not stack.callers or (phase == _TRACE and stack.is_inner):
             return
         name = name[4:-1] if name.startswith("jit(") else name
         waiting = self._thread.programs[phase - 1, name]  # Empty for a trace.
-        program = waiting.pop() if waiting else self._begin(name, began, stack.callers)
-        if began > program.over + 0.05:  # A program may be lowered now, and compiled much later.
-            program.began = began
-        program.over, program.compiled = now, phase == _COMPILE
+        program = waiting.pop() if waiting else self._begin(name, now - seconds, stack.callers)
         program.seconds += seconds
+        # A program may be lowered now, and compiled much later.
+        program.began, program.over = now - program.seconds, now
+        program.compiled = phase == _COMPILE
         program.callers, program.by_library = stack.callers, stack.by_library
         if arrays := stack.arrays():
             program.arguments, program.results = arrays
@@ -117,7 +117,7 @@ class Compilations:
         # Samples during the tracing do not count: they show the lines of the traced function.
         moved = any(last.over < at < began for at in list(self.moves[thread]))
         moved |= last.over <= began and last.callers != callers
-        program = Compiled(name, thread, self._thread.number, began, began, went_elsewhere=moved)
+        program = Compiled(name, thread, self._thread.number, went_elsewhere=moved)
         self._programs.append(program)
         return program
 
@@ -148,8 +148,7 @@ def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
     if not any(position.in_loop() for position in new.callers):
         # A library's helper may make arrays for several lines, each of which runs once.
         return old.callers != new.callers and not new.of_library
-    # A library, or a comprehension, may compile one function for many shapes in a single pass. A
-    # function of JAX may do so for a few.
+    # One pass of a library or a comprehension may compile many shapes, and one of JAX a few.
     for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
     for_many |= new.of_library and times < 3
     is_one_pass = for_many and old.callers == new.callers and old.asked != new.asked
