@@ -173,8 +173,7 @@ ADVICE = {  # For each cause that `why` finds.
 def why(programs: list[Compiled]) -> tuple[str, str]:
     """Return why the programs of a line were compiled again: a key of `ADVICE`, and a sentence."""
     again = [program for program in programs if program.again]
-    # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes an
-    # array for it.
+    # Prefer a change of arguments: `jnp.zeros`, without any, only makes an array for others.
     worst = max(again, key=lambda new: (new.arguments != new.before.arguments, new.seconds))
     *others, last = [program for program in again if program.identity == worst.identity]
     cause, words = next(_causes(last.before, last))
@@ -226,9 +225,8 @@ def _changes_of_arrays(old: Arrays, new: Arrays) -> Iterator[tuple[str, str]]:
 
 
 def _changes_of_values(old: Values, new: Values) -> Iterator[str]:
-    before, after = dict(old), dict(new)
-    for name in {**before, **after}:
-        was, now = (values.get(name, Value("its default", 0)) for values in (before, after))
+    for name in dict(old) | dict(new):
+        was, now = (dict(each).get(name, Value("its default", 0)) for each in (old, new))
         if was != now:
             another = "another, unequal " if was.text == now.text else ""
             yield f"`{name}` changed from {was.text} to {another}{now.text}"
