@@ -8,55 +8,15 @@ import ast
 import builtins
 import importlib.util
 import os
-import re
-import signal
 import sys
 import sysconfig
 import types
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
-from typing import Any
 
 PYTHON = [sys.executable, *["-P"] * sys.flags.safe_path]
 """The interpreter for a further process, with this one's option -P."""
-
-_FLAG = re.compile(r"-[bBdEiIOPqsSuvx]+|-[XW].*|--check-hash-based-pycs")
-_WITH_VALUE = {"-X", "-W", "--check-hash-based-pycs"}  # The value is the next word.
-
-
-def split_command_line(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split a command line of Python behind its flags, before the script, `-m` or `-c`.
-
-    Example:
-        >>> split_command_line(["python", "-X", "dev", "-u", "-m", "train", "-v"])
-        (['python', '-X', 'dev', '-u'], ['-m', 'train', '-v'])
-    """
-    count = 1
-    while count < len(words) and _FLAG.fullmatch(words[count]):
-        count += 2 if words[count] in _WITH_VALUE else 1
-    return [*words[:count]], [*words[count:]]
-
-
-def is_this_python(program: str) -> bool:
-    """Return whether a path leads to the interpreter of this process, in the same environment."""
-    # Several virtual environments may link to one file, so their folders are compared as well.
-    return all(
-        os.path.realpath(part(program)) == os.path.realpath(part(sys.executable))
-        for part in (os.fspath, os.path.dirname)
-    )
-
-
-def status_of_child(path: str, argv: Sequence[Any], env: Mapping[Any, Any]) -> int:
-    """Run a program in a child process that takes the place of this one; return its exit status."""
-    child = os.posix_spawn(path, argv, env)
-    with suppress(ValueError):  # Raised outside the main thread.
-        signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGTERM))
-    while True:
-        with suppress(KeyboardInterrupt):  # The terminal interrupts the child as well.
-            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            return code if code >= 0 else 128 - code
 
 
 class Script:

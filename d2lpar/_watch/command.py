@@ -2,9 +2,13 @@
 
 import argparse
 import fcntl
+import functools
+import itertools
 import os
+import re
 import shlex
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -15,12 +19,15 @@ from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
 from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
-from d2lpar._plain.script import Script, is_this_python, split_command_line, status_of_child
+from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
 from d2lpar._watch.shares import FEWEST
 
 _SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
+
+# An option whose value is the next word is none of these, so that program is not watched.
+_PYTHON_OPTION = re.compile("-[bBdEiIOPqsSuvx]+|-[XW].+")
 
 # Programs that run the user's code, and are not the user's.
 _RUNNERS = {"pytest", "coverage", "IPython", "ipykernel_launcher"}
@@ -37,18 +44,12 @@ _LAUNCHERS = (
 
 def watch(options: argparse.Namespace) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
-    script = script_to_run(options)
-    own_words = words_before_script(options)
-    number = process_number()
-    if options.json and number is not None and not is_stream(options.json):
-        options.json = path_for_process(options.json, number)
-    report = Report(
-        options.json,
-        options.fail_over,
-        options.after,
-        everything=options.all,
-        own_words=own_words,
-    )
+    script, own_words = script_to_run(options), words_before_script(options)
+    number, json = process_number(), options.json
+    if json and number is not None and not is_stream(json):
+        json = path_for_process(json, number)
+    limits = options.fail_over, options.after
+    report = Report(json, *limits, everything=options.all, own_words=own_words)
     return run_and_report(script, report)
 
 
@@ -75,24 +76,24 @@ def run_and_report(script: Script, report: "Report | None") -> int:
 
 
 def words_before_script(options: argparse.Namespace) -> list[str]:
-    """Return this command line without Python's flags and without the script."""
-    is_module = os.path.basename(sys.argv[0]) == "__main__.py"
-    launcher = ["-m", "d2lpar"] if is_module else [os.path.abspath(sys.argv[0])]
+    """Return the words between `python` and a script that watch it as this command does."""
     own = [word for word in sys.argv[1 : -1 - len(options.arguments)] if word not in ("-m", "--")]
     # The script may change the current folder, so the last --json, which counts, is absolute.
     json = ["--json", str(options.json.absolute())] if options.json else []
-    return launcher + own + json
+    return ["-m", "d2lpar", *own, *json]
 
 
-def watched_again(path: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
-    """Return the command line that runs a Python program under watch; [] for other programs."""
-    flags, program = split_command_line(argv)
-    if not (is_this_python(path) and program):
+def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
+    """Return the command line that runs a script of this Python under watch, else []."""
+    if program != sys.executable:
         return []
-    if program[: len(own_words)] == [*own_words] or program[:2] == ["-m", "d2lpar"]:
-        return [*argv]  # From `sys.orig_argv`, which names the command that watches.
-    is_script = os.path.isfile(program[0]) or (program[0] == "-m" and len(program) > 1)
-    return [*flags, *own_words, *program] if is_script else []
+    options = [*itertools.takewhile(_PYTHON_OPTION.fullmatch, argv[1:])]
+    script = argv[1 + len(options) :]
+    if not script or not (script[0] == "-m" or os.path.isfile(script[0])):
+        return []
+    # `sys.orig_argv` names the command that watches already.
+    is_watched = script[:2] == ["-m", "d2lpar"] or os.path.basename(script[0]) == "d2lpar"
+    return [*argv] if is_watched else [argv[0], *options, *own_words, *script]
 
 
 def process_number() -> int | None:
@@ -148,36 +149,30 @@ class Report:
         os._exit = report_and_exit
         if self._own_words:
             for name in ("execv", "execve"):  # All others of `os` call one of these.
-                setattr(os, name, self._watching_exec(getattr(os, name)))
+                setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
         self._watcher.start()
 
-    def _watching_exec(self, replace: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an `os.execv` that watches the next program too, or reports before it begins."""
-
-        def replace_process(path: Any, argv: Sequence[Any], env: Any = None) -> None:
-            given = () if env is None else (env,)
-            program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
-            # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
-            is_there = os.path.isfile(program) and os.access(program, os.X_OK)
-            if not (is_there and self._is_open()):
-                return replace(path, argv, *given)
+    def _replace_process(
+        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], env: Any = None
+    ) -> None:
+        """Replace the process by a program that is watched too, or report before."""
+        given = () if env is None else (env,)
+        program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
+        # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
+        is_there = os.path.isfile(program) and os.access(program, os.X_OK)
+        if is_there and self._is_open():
             words = [os.fsdecode(word) for word in argv]
             if again := watched_again(program, words, self._own_words):
-                self._watcher.pause()
-                try:
-                    replace(path, again, *given)
-                finally:  # Reached only by an error.
-                    self._watcher.resume()
+                return replace(path, again, *given)
             replaced = f"The script has replaced the process by `{shlex.join(words)}`"
             self.end(0, f"{replaced}, which is not watched.")
             if self._fail_over is not None:
                 self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-                os._exit(status_of_child(program, argv, os.environ if env is None else env) or 1)
-            replace(path, argv, *given)
-
-        return replace_process
+                status = subprocess.call(argv, executable=program, env=env, close_fds=False)
+                os._exit(max(status, 1))
+        replace(path, argv, *given)
 
     def _is_open(self) -> bool:
         """Return whether the report is still to come, and from this process, no forked child."""

@@ -45,27 +45,15 @@ def test_an_installed_project_is_its_authors_own_code(monkeypatch):
     owner_of.cache_clear()
 
 
-@pytest.mark.parametrize(
-    ("file", "owner"),
-    [
-        ("flax/nnx/module.py", "library"),
-        ("six.py", "library"),
-        ("jax/numpy/einsum.py", "jax"),
-        ("train.py", "user"),  # In the same folder, from no package.
-        ("mine/loop.py", "user"),  # An editable install: its list has no file but a .pth.
-    ],
-)
-def test_a_package_is_known_in_any_folder_by_its_list_of_files(monkeypatch, tmp_path, file, owner):
-    for package, listed in [
-        ("flax", "flax/nnx/module.py"),
-        ("six", "six.py"),
-        ("jax", "jax/numpy/einsum.py"),
-        ("mine", "_mine.pth"),
-    ]:
-        (metadata := tmp_path / f"{package}-1.0.dist-info").mkdir()
+def test_a_package_is_known_in_any_folder_by_its_list_of_files(monkeypatch, tmp_path):
+    # An editable install, as `mine`, lists no file of its own but a .pth.
+    for listed in ("flax/nnx/module.py", "six.py", "jax/numpy/einsum.py", "_mine.pth"):
+        (metadata := tmp_path / f"{listed[:3]}-1.0.dist-info").mkdir()
         (metadata / "RECORD").write_text(f"{listed},sha256=abc,1\n{metadata.name}/RECORD,,\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert owner_of(str(tmp_path / file)) == owner
+    owners = {"flax/nnx/module.py": "library", "six.py": "library", "jax/numpy/einsum.py": "jax"}
+    owners |= {"train.py": "user", "mine/loop.py": "user"}
+    assert {file: owner_of(str(tmp_path / file)) for file in owners} == owners
 
 
 def here():

@@ -1,4 +1,3 @@
-import functools
 import subprocess
 import sys
 
@@ -6,12 +5,7 @@ import pytest
 from commands import watch_script
 
 
-@pytest.fixture
-def command(tmp_path):
-    return functools.partial(watch_script, tmp_path)
-
-
-def test_a_script_runs_as_python_would_run_it(command, tmp_path):
+def test_a_script_runs_as_python_would_run_it(tmp_path):
     (tmp_path / "beside.py").write_text("word = 'beside'")
     program = """
 import os, sys, beside
@@ -25,23 +19,23 @@ def late():
     print(threading.current_thread().name, file=sys.stderr)
 threading.Thread(target=late, name='late').start()
 """
-    status, out, said = command(program, "--json", "5")
+    status, out, said = watch_script(tmp_path, program, "--json", "5")
     asked = "['--json', '5']"
     assert (status, out) == (0, f"__main__ {tmp_path / 'script.py'} {asked} beside False False\n")
     assert said.index("late") < said.index("Watched for")
     assert "it is unknown what the devices did: the program did not use JAX." in said
 
 
-def test_a_module_runs_as_python_would_run_it(command, tmp_path):
+def test_a_module_runs_as_python_would_run_it(tmp_path):
     (tmp_path / "trainer").mkdir()
     (tmp_path / "trainer" / "__init__.py").write_text("")
     (tmp_path / "trainer" / "config.py").write_text("STEPS = 3")
     (tmp_path / "trainer" / "train.py").write_text(
         "import sys\nfrom .config import STEPS\nprint(STEPS, sys.argv[1:], __package__, __name__)"
     )
-    status, out, said = command("", module=["-m", "trainer.train", "--steps", "3"])
+    status, out, said = watch_script(tmp_path, "", module=["-m", "trainer.train", "--steps", "3"])
     assert (status, out) == (0, "3 ['--steps', '3'] trainer __main__\n")
-    status, _, said = command("", module=["-m", "nowhere"])
+    status, _, said = watch_script(tmp_path, "", module=["-m", "nowhere"])
     assert (status, "There is no module 'nowhere'" in said) == (1, True)
 
 

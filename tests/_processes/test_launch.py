@@ -31,28 +31,18 @@ def run():
         signal.signal(number, handler)
 
 
-def test_run_joins_the_processes_of_a_script_as_it_is_and_shows_what_they_print(
+def test_run_joins_the_processes_of_a_script_and_tells_an_exception_once_without_frames_of_ours(
     script, monkeypatch, run, capfd
 ):
     path = script(JOINS)
     monkeypatch.chdir(path.parent)
-    assert run("-m", path.stem, "--rate", "0.1") == 0
-    lines = [f"[{number}] ['--rate', '0.1'] {number} of 6 float64" for number in (0, 1)]
-    printed = capfd.readouterr().out
-    assert sorted(printed.splitlines()) == lines, printed
-
-
-def test_run_tells_an_exception_once_with_its_process_and_without_frames_of_ours(
-    script, run, capfd
-):
-    path = script(JOINS)
-    assert run("-n", 2, path, "fail") == "Process 1 ended with the exit status 1."
-    first, second, *_, last = [
-        line for line in capfd.readouterr().out.splitlines() if "of 6" not in line
-    ]
-    assert first == "[1] Traceback (most recent call last):"
-    assert second == f'[1]   File "{path}", line 9, in <module>'
-    assert last == "[1] ValueError: no disk"
+    assert run("-m", path.stem, "--rate", "fail") == "Process 1 ended with the exit status 1."
+    printed = capfd.readouterr().out.splitlines()
+    joined = [f"[{number}] ['--rate', 'fail'] {number} of 6 float64" for number in (0, 1)]
+    assert sorted(line for line in printed if "of 6" in line) == joined, printed
+    title, frame, *_, error = (line for line in printed if "of 6" not in line)
+    assert (title, error) == ("[1] Traceback (most recent call last):", "[1] ValueError: no disk")
+    assert frame == f'[1]   File "{path}", line 9, in <module>'
 
 
 def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):
@@ -129,33 +119,16 @@ def test_run_watches_each_process_and_says_which_was_late_and_where(script, run,
     assert capfd.readouterr().err == comparison
 
 
-@pytest.fixture
-def reports(tmp_path):
-    """A function that writes a report under each name, and returns the files."""
-
-    def write(*names):
-        for file in (files := [tmp_path / name for name in names]):
-            file.write_text(Watched().to_json())
-        return files
-
-    return write
-
-
-def test_merge_names_the_file_that_is_a_second_report_of_a_process(reports):
-    files = reports("old.1.json", "new.1.json")
-    assert "another report of process 1" in main_with("merge", *files)
-
-
-def test_merge_gives_a_file_without_a_number_the_lowest_that_is_free(reports, capsys):
-    assert main_with("merge", *reports("b.json", "a.0.json", "c.json", "a.1.json")) == 0
+def test_merge_numbers_its_files_and_names_those_that_do_not_fit(tmp_path, capsys):
+    files = [tmp_path / f"{name}.json" for name in ("b", "a.0", "c", "a.1")]
+    for file in files:
+        file.write_text(Watched().to_json())
+    assert main_with("merge", *files) == 0
     assert re.findall(r"--- Process (\d)", capsys.readouterr().err) == ["0", "1", "2", "3"]
-
-
-def test_merge_names_all_files_of_another_version_in_one_sentence(reports):
-    files = reports("report.0.json", "report.1.json", "report.2.json")
-    for file in files[1:]:
+    assert "another report of process 1" in main_with("merge", *files, files[-1])
+    for file in files[2:]:
         file.write_text(file.read_text().replace('"version": 2', '"version": 1'))
-    assert main_with("merge", *files).startswith(f"{files[1]}, {files[2]}: This report has version")
+    assert main_with("merge", *files).startswith(f"{files[2]}, {files[3]}: This report has version")
 
 
 def test_run_goes_on_to_the_end_of_threads_and_of_what_a_script_does_at_exit(
@@ -172,18 +145,3 @@ log.write("not flushed")
     assert run("-n", 1, path) == 0
     assert capfd.readouterr().out.splitlines() == ["[0] a thread", "[0] at exit"]
     assert (path.parent / "log").read_text() == "not flushed"
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--json", "report.json"], "--json needs --watch"),
-        (["-n", "0"], "a count is an integer of at least 1, found '0'"),
-        (["--timeout", "0s"], "a limit is longer than 0 s, found '0s'"),
-        (["--stalled-after", "0"], "a limit is longer than 0 s, found '0'"),
-        (["--timeout", "inf"], "a time is a number, such as 30s or 5m, found 'inf'"),
-    ],
-)
-def test_run_refuses_wrong_usage_with_status_2(run, script, capsys, options, says):
-    assert run(*options, script("")) == 2
-    assert says in capsys.readouterr().err

@@ -1,43 +1,21 @@
-import functools
 import json
 import re
 import signal
-import sys
 
 import pytest
-from commands import main_with, watch_script
+from commands import watch_script
 
 from d2lpar._watch.command import Report, process_number
 
 
-@pytest.fixture
-def command(tmp_path):
-    return functools.partial(watch_script, tmp_path)
-
-
-def test_neither_signals_nor_forks_of_the_script_meet_the_thread_that_looks(command, run_python):
+def test_signals_of_the_script_do_not_meet_the_thread_that_looks(tmp_path):
     program = """
 import os, signal, threading
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.kill(os.getpid(), signal.SIGUSR1)
 print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
 """
-    assert command(program)[:2] == (0, "SIGUSR1 1\n")
-    program = """
-import os
-os.register_at_fork(before=lambda: print(len(os.listdir("/proc/self/task"))))
-from d2lpar import watch
-with watch() as watched:
-    for _ in range(30):
-        if os.fork() == 0:
-            os._exit(0)
-        os.wait()
-        before = watched.looks
-        while watched.looks < before + 3:
-            pass
-"""
-    if sys.platform == "linux":
-        assert set(run_python(program).split()) == {"1"}
+    assert watch_script(tmp_path, program)[:2] == (0, "SIGUSR1 1\n")
 
 
 @pytest.mark.parametrize(
@@ -53,8 +31,10 @@ with watch() as watched:
         ("import os, sys; sys.stderr.close(); os.close(2)", 0, ""),
     ],
 )
-def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command, end, status, says):
-    ended, out, said = command(f"print('mine')\n{end}")
+def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(
+    tmp_path, end, status, says
+):
+    ended, out, said = watch_script(tmp_path, f"print('mine')\n{end}")
     assert (ended, out) == (status, "mine\n")
     assert says in said
     assert not re.search(r"d2lpar/\w+\.py|d2lpar/_", said)
@@ -62,27 +42,29 @@ def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(command,
 
 
 @pytest.mark.parametrize("end", ["raise SystemExit(0)", "os.execlp('true', 'true')"])
-def test_a_child_that_the_script_forks_reports_nothing(command, end):
+def test_a_child_that_the_script_forks_reports_nothing(tmp_path, end):
     program = f"import os\nif os.fork() == 0:\n    {end}\nprint(os.wait()[1])\n"
-    status, out, said = command(program)
+    status, out, said = watch_script(tmp_path, program)
     assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
 
 
 @pytest.mark.parametrize(
-    ("replacement", "is_watched"),
+    ("replacement", "options", "status", "is_watched"),
     [
-        ("os.execv(me, [me, '-X', 'dev', script, 'again'])", True),
-        ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", True),
-        ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", True),
-        ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", True),
-        ("os.execlp('nowhere', 'nowhere')", True),
-        ("os.execl(me, me, '-c', 'print([\\'again\\'], True)')", False),
-        ("os.execlp('echo', 'echo', \"['again'] True\")", False),
+        ("os.execv(me, [me, '-Xdev', script, 'again'])", [], 0, True),
+        ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", [], 0, True),
+        ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", [], 0, True),
+        ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", [], 0, True),
+        ("os.execlp('nowhere', 'nowhere')", [], 0, True),
+        ("os.execl(me, me, '-c', 'print([\\'again\\'], True)')", [], 0, False),
+        ("os.execlp('echo', 'echo', \"['again'] True\")", ["--fail-over", "5%"], 1, False),
+        ("os.execlp('sh', 'sh', 'script.sh')", ["--fail-over", "5%"], 3, False),
     ],
 )
-def test_a_script_that_starts_anew_is_watched_and_another_program_is_named(
-    command, tmp_path, replacement, is_watched
+def test_a_script_that_starts_anew_is_watched_and_another_program_is_named_and_never_passes(
+    tmp_path, replacement, options, status, is_watched
 ):
+    (tmp_path / "script.sh").write_text("echo \"['again'] True\"; exit 3")
     program = f"""
 import os, sys
 me, script = sys.executable, os.path.abspath(__file__)
@@ -95,20 +77,12 @@ if not sys.argv[1:]:
 else:
     print(sys.argv[1:], sys.flags.dev_mode)
 """
-    status, out, said = command(program, options=["--json", "report.json"])
-    assert (status, out) == (0, "['again'] True\n")
-    assert said.count("Watched for") == 1
+    options = [*options, "--json", "report.json"]
+    ended, out, said = watch_script(tmp_path, program, options=options)
+    assert (ended, out, said.count("Watched for")) == (status, "['again'] True\n", 1)
     assert ("The script has replaced the process by `" in said) != is_watched
+    assert ("That program cannot be judged" in said) == (status > 0)
     assert ("which is not watched" in (tmp_path / "report.json").read_text()) != is_watched
-
-
-@pytest.mark.parametrize(("status", "judged"), [(0, 1), (3, 3)])
-def test_a_program_that_replaces_the_script_and_is_not_watched_never_passes(
-    command, status, judged
-):
-    program = f"import os; os.execlp('sh', 'sh', '-c', 'exit {status}')"
-    ended, _, said = command(program, options=["--fail-over", "5%"])
-    assert (ended, "That program cannot be judged" in said) == (judged, True)
 
 
 def test_an_interim_report_is_written_also_while_the_main_thread_ends_the_watch(tmp_path):
@@ -119,66 +93,32 @@ def test_an_interim_report_is_written_also_while_the_main_thread_ends_the_watch(
     assert json.loads((tmp_path / "report.json").read_text())["seconds"] == 0.0
 
 
-HIDDEN = """
+LOOP = """
 import time
 import jax, jax.numpy as jnp
-step = jax.jit(lambda x: jax.lax.fori_loop(0, 60, lambda _, x: jnp.tanh(x @ x), x).sum())
+step = jax.jit(lambda x: jax.lax.fori_loop(0, {length}, lambda _, x: jnp.tanh(x @ x), x).sum())
 x = jnp.ones((200, 200))
 for _ in range({turns}):
     loss = step(x)
     float(loss)
-    time.sleep(0.02)
+    time.sleep({pause})
 """
 
 
-def test_a_script_that_keeps_its_device_waiting_fails_where_it_must_not(command, tmp_path):
-    report = tmp_path / "report.json"
-    options = ["--fail-over", "10%", "--json", str(report)]
-    status, _, said = command(HIDDEN.format(turns=150), options=options)
-    assert status == 1
-    assert f"More than 10%: {tmp_path / 'script.py'}:9 keeps the device idle, which costs" in said
-    assert {f["place"]["line"] for f in json.loads(report.read_text())["findings"]} >= {8, 9}
-
-
-def test_a_script_whose_device_is_busy_may_wait_for_it(command):
-    program = HIDDEN.format(turns=400).replace("    time.sleep(0.02)\n", "")
-    program = program.replace("0, 60,", "0, 120,")
-    status, _, said = command(program, options=["--fail-over", "30%"])
-    assert "waits for a value: float(loss)" in said
-    assert "Too short" not in said
-    assert (status, "More than" in said) == (0, False)
-
-
 @pytest.mark.parametrize(
-    ("program", "status", "says"),
+    ("program", "limit", "status", "says"),
     [
-        (HIDDEN.format(turns=3), 0, "Too short to judge"),
-        (
-            "import time; time.sleep(2.2)",
-            1,
-            "For 100% of that, it is unknown what the devices did: the program did not use JAX.",
-        ),
+        (LOOP.format(length=60, turns=150, pause=0.02), "10%", 1, ":9 keeps the device idle,"),
+        (LOOP.format(length=120, turns=400, pause=0), "30%", 0, "waits for a value: float(loss)"),
+        (LOOP.format(length=60, turns=3, pause=0.02), "1%", 0, "Too short to judge"),
+        ("import time; time.sleep(2.2)", "1%", 1, "For 100% of that, it is unknown what"),
     ],
+    ids=["idle", "busy", "short", "not seen"],
 )
-def test_a_script_that_is_too_short_is_not_judged_and_one_that_is_not_seen_fails(
-    command, program, status, says
-):
-    ended, _, said = command(program, options=["--fail-over", "1%"])
+def test_a_script_fails_if_its_device_is_idle_or_not_seen(tmp_path, program, limit, status, says):
+    ended, _, said = watch_script(tmp_path, program, options=["--fail-over", limit])
     assert (ended, says in said) == (status, True)
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["nowhere.py"], "there is no script 'nowhere.py'"),
-        (["--json", "nowhere/report.json", __file__], "cannot be written to 'nowhere/report.json'"),
-        (["--fail-over", "200%", __file__], "between 0 % and 100 %, found '200%'"),
-        (["--after", "500ms", __file__], "found '500ms'"),
-    ],
-)
-def test_what_cannot_be_done_is_said_before_anything_runs(options, says, capsys):
-    assert main_with("watch", *options) == 2
-    assert says in capsys.readouterr().err
+    assert ("More than" in said, "Too short" in said) == (":9 " in says, "Too short" in says)
 
 
 @pytest.mark.parametrize(

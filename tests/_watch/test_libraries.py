@@ -9,11 +9,8 @@ SMALL_STEPS = {
 from flax import nnx
 import jax, jax.numpy as jnp
 
-def layers(rngs):
-    for _ in range(40):
-        yield from (nnx.Linear(32, 32, rngs=rngs), nnx.tanh)
-
-model, x = nnx.Sequential(*layers(nnx.Rngs(0))), jnp.ones((8, 32))
+layers, x = [nnx.Linear(32, 32, rngs=nnx.Rngs(0)) for _ in range(80)], jnp.ones((8, 32))
+model = nnx.Sequential(*layers)
 call = nnx.jit(lambda model, x: model(x).mean())
 
 def step():
