@@ -127,12 +127,14 @@ def find_again(programs: list[Compiled]) -> None:
     """Set `again` and `before` for the programs that repeat an earlier one.
 
     The code of a program of the user must not be asked for twice with equal arguments. With other
-    arguments, and for a library's code, a line that the program returns to must not compile.
+    arguments, it must not either, unless one pass of a line asks for several. A library's code is
+    shared by all lines, so only a line that the program returns to must not compile it.
     """
     equal: dict[tuple, Compiled] = {}
-    at_line: dict[tuple, list[Compiled]] = defaultdict(list)
+    with_code: dict[tuple, list[Compiled]] = defaultdict(list)
     for program in programs:
-        earlier = at_line[program.identity, program.callers[0]]
+        line = program.callers[0].place if program.of_library else None
+        earlier = with_code[program.identity, line]
         program.before = equal.get(program.asked)
         if earlier and not program.before and _is_another_pass(earlier[-1], program, len(earlier)):
             program.before = earlier[-1]
@@ -146,13 +148,14 @@ def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
     """Return whether the line is passed again: one pass may compile several shapes."""
     if old.thread_number != new.thread_number:
         return True
+    is_same_line = [at.place for at in old.callers] == [at.place for at in new.callers]
     if not any(position.in_loop() for position in new.callers):
         # A library's helper may make arrays for several lines, each of which runs once.
-        return old.callers != new.callers and not new.of_library
+        return not new.of_library and (not is_same_line or new.went_elsewhere)
     # One pass of a library or a comprehension may compile many shapes, and one of JAX a few.
     for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
     for_many |= new.of_library and times < 3
-    is_one_pass = for_many and old.callers == new.callers and old.asked != new.asked
+    is_one_pass = for_many and is_same_line and old.asked != new.asked
     return new.went_elsewhere or not is_one_pass
 
 
@@ -179,15 +182,16 @@ def why(programs: list[Compiled]) -> tuple[str, str]:
     *others, last = [program for program in again if program.identity == worst.identity]
     cause, words = next(_causes(last.before, last))
     cause = "shape" if cause == "last batch" and others else cause
-    phase, times = "compiled" if last.compiled else "traced", len(others) + 2
-    return cause, f"{last.name} was {phase} {times} times, the last time {words}."
+    phase = "compiled" if last.compiled else "traced"
+    times = f" {len(others) + 1} times, the last time" if others else ""
+    return cause, f"{last.name} was {phase} again{times} {words}."
 
 
 def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
     """Yield what is new to JAX's cache, the most telling first: a key of `ADVICE`, and words."""
     was, now = old.request, new.request
     for key in sorted(now.keys - was.keys):
-        yield "tree", f"because the arguments have another key, {key!r}"
+        yield "tree", f"because the arguments have a new key, {key!r}"
     yield from _changes_of_arrays(old.arguments, new.arguments)
     for before, after in zip(old.results, new.results, strict=False):
         # The static arguments of `jnp.zeros` and its like are the shape of the result.
@@ -229,5 +233,7 @@ def _changes_of_values(old: Values, new: Values) -> Iterator[str]:
     for name in dict(old) | dict(new):
         was, now = (dict(each).get(name, Value("its default", 0)) for each in (old, new))
         if was != now:
-            another = "another, unequal " if was.text == now.text else ""
-            yield f"`{name}` changed from {was.text} to {another}{now.text}"
+            if was.text == now.text:
+                yield f"`{name}` is another {now.text}, which does not compare equal"
+            else:
+                yield f"`{name}` changed from {was.text} to {now.text}"
