@@ -36,7 +36,15 @@ def window(*threads, busy, moves=None, may_wait=False, collections=(), functions
 
 
 def account(
-    *windows, after=0.0, collectives=(), unseen=None, seconds=None, programs=(), planned=None
+    *windows,
+    after=0.0,
+    collectives=(),
+    unseen=None,
+    early=None,
+    seconds=None,
+    programs=(),
+    planned=None,
+    few=1,
 ):
     """Return the report on windows, one a second, whose losses add up to the idle time.
 
@@ -83,6 +91,7 @@ def account(
         watched=watched,
         compilations=SimpleNamespace(done=programs),
         unseen={0: unseen} if unseen else {},
+        early={0: early} if early else {},
         collections=collections,
         times=Counter(),
         callers=defaultdict(Counter),
@@ -92,6 +101,7 @@ def account(
         # The programs say themselves whether they are compiled again.
         patched.setattr("d2lpar._watch.account.find_again", lambda programs: None)
         patched.setattr("d2lpar._watch.account.why", lambda programs: ("shape", "Another shape."))
+        patched.setattr("d2lpar._watch.windows.Windows.FEW", few)
         sampler.fill(watched, watcher)
     return watched
 

@@ -59,11 +59,11 @@ Values = tuple[tuple[str, Value], ...]
 
 
 class Request(NamedTuple):
-    """What JAX's cache was asked for, but for the arrays. The defaults stand for not seen."""
+    """What JAX's cache was asked for, but for the arrays. The defaults stand for unknown."""
 
     identity: int = 0  # The hash of the code, equal for two functions with the same code.
     of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.
-    function: weakref.ref | None = None
+    functions: tuple = ()  # Equal for the same function objects.
     static: Values = ()  # The names and values of the static arguments.
     tree: int = 0  # The hash of the tree of the other arguments.
     keys: frozenset[str] = frozenset()  # The keys of the dictionaries in that tree.
@@ -110,14 +110,16 @@ class PhaseStack:
         names = dict(enumerate(getattr(info.fun_signature, "parameters", ())))
         given = {names.get(n, n): value for n, value in enumerate(known["args"])} | known["kwargs"]
         static_names = {*info.static_argnames, *(names.get(n, n) for n in info.static_argnums)}
-        static = [(name, Value.of(given.pop(name))) for name in [*given] if name in static_names]
+        static = {name: given.pop(name) for name in [*given] if name in static_names}
+        # Equinox jits a function of its own, and passes the user's as a static argument.
+        functions = {name: value for name, value in static.items() if not identify(value)[1]}
         paths, tree = jax.tree_util.tree_flatten_with_path([*given.values()])
         parts = [getattr(part, "key", None) for path, _ in paths for part in path[1:]]
         keys = frozenset(key for key in parts if isinstance(key, str))
         return Request(
-            *identify(known["fun"]),
-            weakref.ref(known["fun"]),
-            tuple(static),
+            *identify([known["fun"], *functions.values()]),
+            (weakref.ref(known["fun"]), *map(hash, functions.values())),
+            tuple((name, Value.of(x)) for name, x in static.items() if name not in functions),
             hash((tree, keys)),  # The hash of a tree leaves out the keys.
             keys,
             _options(config.trace_context()),
@@ -133,11 +135,9 @@ class PhaseStack:
             return None
         # JAX leaves arguments that are not used out of the program, and of its shardings.
         shardings = dict(zip(sorted(known["kept_var_idx"]), known["in_shardings"], strict=False))
-        arguments = enumerate(known["all_args_info"].in_avals)
-        return (
-            tuple(_array(aval, shardings.get(n)) for n, aval in arguments),
-            tuple(map(_array, known["global_out_avals"])),
-        )
+        avals = enumerate(known["all_args_info"].in_avals)
+        arguments = tuple(_array(aval, shardings.get(n)) for n, aval in avals)
+        return arguments, tuple(map(_array, known["global_out_avals"]))
 
     def _variables(self, wanted: str, *functions: str) -> dict[str, Any]:
         """Return the variables of the first of these functions that has the wanted one."""

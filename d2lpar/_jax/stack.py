@@ -48,6 +48,7 @@ _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "co
 # Modules of the standard library that wait for another thread or process, or for input.
 _LOCK_MODULES = {"threading", "queue", "_base", "thread", "connection", "queues", "subprocess"}
 _INPUT_MODULES = {"selectors", "socket", "ssl", "socketserver"}
+_NO_CALLS = {"start_trace", "stop_trace", "clear_caches"}  # Functions of JAX without a program.
 _CALLBACK_MODULES = {"callback", "debugging", "io_callback"}
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -102,8 +103,10 @@ class CodePosition(NamedTuple):
     def operation(self) -> str:
         """The source of the expression that is evaluated here."""
         expression = _expression(self)
-        # The position of an assignment covers only its left-hand side.
-        is_whole = "(" in expression or "[" in expression
+        # The position of an assignment covers only its left-hand side, and that of `with` all.
+        is_whole = ("(" in expression or "[" in expression) and isinstance(
+            _parsed(expression), ast.Expr | ast.Pass
+        )
         return " ".join((expression if is_whole else self.place.code or expression).split())
 
     @property
@@ -172,6 +175,8 @@ def sample_stack(frame: FrameType | None) -> StackSample | None:
             user.append(position)
         elif not user:
             inner.append(position)
+        elif position.owner == "jax" and "trace_to_jaxpr" in position.code.co_name:
+            inner, user = [position], []  # The frames so far are those of the traced function.
         elif position.owner == "jax":
             called_back |= position.module in _CALLBACK_MODULES
         if len(user) == 4:
@@ -248,6 +253,7 @@ _ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
     ("barrier", lambda at: _BARRIERS & {*at.jax, at.method}),  # y.block_until_ready()
     ("value", lambda at: _READS & at.jax),  # float(loss)
     ("puts", lambda at: "device_put" in at.jax),  # jax.device_put(batch)
+    ("library", lambda at: _NO_CALLS & at.jax),  # jax.profiler.start_trace(folder)
     ("slow call", lambda at: "cache_miss" in at.jax),  # step(x), between two callbacks
     ("jax", lambda at: at.jax),  # jnp.dot(x, y)
     ("locks", lambda at: at.stdlib_module in _LOCK_MODULES),  # thread.join()

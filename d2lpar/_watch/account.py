@@ -26,13 +26,14 @@ from d2lpar._watch.attribution import (
     Charge,
     ChargedSample,
     charge,
+    compiled_in,
     feeders,
     kind_of,
 )
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, merged, overlap
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, Windows, merged, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -138,7 +139,7 @@ def fill(watched: Watched, watcher: Any) -> None:
     else:
         start = min(began + watcher.after, now)
     watched.start_seconds = start - began
-    windows = _usable(windows, start)
+    windows = _usable(windows, programs, start)
     collections = [each for each in list(watcher.collections) if each.start > start]
     weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
@@ -148,7 +149,8 @@ def fill(watched: Watched, watcher: Any) -> None:
         charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
         totals.add(n, list(charged), weights[n])
     totals.add_collections(collections, windows)
-    for since, unseen in watcher.unseen.items():
+    # Without windows, nothing was seen of the first ones either.
+    for since, unseen in [*watcher.unseen.items(), *({} if windows else watcher.early).items()]:
         if since >= start or watcher.after or watcher.windows.could_begin == math.inf:
             totals.add_unseen(unseen)
 
@@ -164,12 +166,15 @@ def fill(watched: Watched, watcher: Any) -> None:
     watched.notes = list(_notes(watched, totals))
 
 
-def _usable(windows: list[Window], start: float) -> list[Window]:
-    """Return the windows after the start that were not cut short."""
-    calls = sum(len(window.events.calls) for window in windows)
+def _usable(windows: list[Window], programs: list[Compiled], start: float) -> list[Window]:
+    """Return the windows after the start that were not cut short; none if there are too few."""
+    calls = sum(  # JAX calls functions while it traces, too.
+        len(window.events.calls) for window in windows if not compiled_in(window, programs)
+    )
     if calls > 20 and not any(window.events.busy for window in windows):
         return []  # The profiler missed the devices.
-    return [window for window in windows if not window.is_cut and any(_cut(window, start))]
+    usable = [window for window in windows if not window.is_cut and any(_cut(window, start))]
+    return usable if len(usable) >= Windows.FEW else []
 
 
 def _devices(windows: list[Window]) -> list[str]:
@@ -302,9 +307,9 @@ def _finding(
     kind = _kind(line, lost, seen, unseen, least)
     if programs and (took > 0.5 * seconds or kind in _COMPILES):
         kind = kind_of(programs[-1])
-    if seconds < least or (
-        max(lost, unseen) < least and kind in ("device idle", "dispatch", "host wait", "outside")
-    ):
+    if lost < least and kind in ("device idle", "dispatch", "host wait", "outside"):
+        kind = "unseen"  # These words say that the device was idle.
+    if seconds < least or (kind == "unseen" and unseen < least):
         return None
     threads = line.threads - {""}
     count = max(len(threads), len({program.thread_number for program in programs}))
@@ -315,7 +320,7 @@ def _finding(
         because = ""
         if programs[-1].again:
             finding.cause, because = why(compiled)
-        finding.detail = f"{because} That took {format_seconds(took)}.".strip()
+        finding.detail = f"{because} Compiling took {format_seconds(took)}.".strip()
         finding.times = len(programs)
     elif kind == "host wait":
         for other, _ in line.elsewhere.most_common(1):
@@ -330,11 +335,11 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) ->
     for kinds in (line.kinds, line.lost_as):
         kinds["dispatch" if sure else "device idle"] += kinds.pop("call", 0.0)
     kinds = line.unseen if unseen > 10 * seen else line.kinds
-    # Name the kind that caused the idleness, if over half of the line's time was idle, or if most
-    # of what was lost is a compilation.
+    # Name the kind that caused the idleness, if over half of the line's time was idle, or a quarter
+    # while a program was compiled.
     worst = max(line.lost_as, key=line.lost_as.get, default="")
-    compiles = worst in _COMPILES and line.lost_as[worst] > 0.5 * lost
-    costs = line.lost_as if lost > 0.5 * seen or (compiles and lost >= least) else kinds
+    compiles = worst in _COMPILES and line.lost_as[worst] > 0.25 * seen
+    costs = line.lost_as if lost > 0.5 * seen or compiles else kinds
     kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
     # A call during which the device was idle is no wait for its queue.
     return worst if kind == "queue" and lost >= least else kind
@@ -388,12 +393,14 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
         )
     if watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
-        reasons["watching had just begun, or was paused"] = watched.unseen_seconds - reasons.total()
+        reasons["too few windows of the profiler fell into it"] = (
+            watched.unseen_seconds - reasons.total()
+        )
         share = watched.unseen_seconds / watched.judged_seconds
         yield (
-            f"For {share:.0%} of that, it is unknown what the devices did: "
+            f"For {share:.0%} of the time after the start, it is unknown what the devices did: "
             f"{max(reasons, key=reasons.get)}."
         )
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     if children.ru_utime + children.ru_stime > 0.1 * watched.judged_seconds:
-        yield "Child processes have computed, which are not watched. Each can be watched by itself."
+        yield "Child processes did some of the work. They are not watched."

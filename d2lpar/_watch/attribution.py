@@ -76,7 +76,7 @@ def charge(
 ) -> Iterator[ChargedSample]:
     """Charge each sample of a window; lines carry the idle time of the first device."""
     busy, first = window.events.busy, devices[0]
-    programs = _compiled_in(window, programs)
+    programs = compiled_in(window, programs)
     collections = [c for c in collections if c.start < window.over and c.end > window.began]
     for n, sample in enumerate(samples):
         whole = sample.end - sample.start
@@ -100,7 +100,7 @@ def charge(
         yield ChargedSample(whole, idle, inferred, collective, charges)
 
 
-def _compiled_in(window: Window, programs: list[Compiled]) -> list[Compiled]:
+def compiled_in(window: Window, programs: list[Compiled]) -> list[Compiled]:
     """Return the programs that were traced or compiled in a window, the last to end first."""
     inside = [p for p in programs if p.began < window.over and p.over > window.began]
     return sorted(inside, key=lambda program: -program.over)
@@ -166,6 +166,7 @@ def _without_collections(
         for part in parts:
             seconds = part.end - part.start
             lost = min(seconds - overlap(busy, part.start, part.end), charge.lost)
+            lost = max(lost, charge.lost - charge.seconds + seconds)
             if n == 0:
                 yield Charge(part.place, part.position, charge.thread, "collection", seconds, lost)
             charge = charge._replace(seconds=charge.seconds - seconds, lost=charge.lost - lost)
@@ -226,8 +227,13 @@ def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
     if activity == "compiles":  # JAX has not announced the end of this program.
         return "first compilation"
     in_jax = activity in _IN_JAX
-    if not thread.used_cpu and not idle and (in_jax or activity == "call"):
-        return "value" if only_reads(thread.stack.innermost) and not called else "queue"
+    if not thread.used_cpu and (in_jax or activity == "call"):
+        innermost = thread.stack.innermost
+        is_file = innermost.called_name().startswith("np.")  # Perhaps of NumPy.
+        if only_reads(innermost) and not called and not (idle and is_file):
+            return "value"
+        if not idle:
+            return "queue"
     if in_jax or (called and activity != "sleeps"):
         dispatch = "slow dispatch" if activity == "slow call" else "dispatch"
         return dispatch if idle else "queue"
@@ -240,7 +246,7 @@ def feeders(windows: list[Window], programs: list[Compiled]) -> list[int]:
     moved: Counter[int] = Counter()
     for window in windows:
         in_calls, in_programs = Counter(), Counter()
-        inside = _compiled_in(window, programs)
+        inside = compiled_in(window, programs)
         for sample in window.samples:
             in_call = _in_call(sample, window)
             # Calls are often shorter than the time between two samples.

@@ -208,8 +208,8 @@ class Report:
             return bool(too_much)
         if watched.judged_seconds < (needed := _SECONDS_OF_A_WINDOW * FEWEST):
             self._print(
-                f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler came "
-                f"after the start. {FEWEST} are needed, which takes about {needed:.0f} seconds."
+                f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler fell "
+                f"after the start. At least {FEWEST} are needed, about {needed:.0f} seconds."
             )
             return False
         self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")

@@ -33,13 +33,13 @@ class Compiled:
     name: str  # The name of the function.
     thread: int  # The identifier of the thread.
     thread_number: int  # Unlike the identifier, never used again.
-    began: float = 0.0  # When the tracing began, in seconds of `time.perf_counter`.
-    over: float = 0.0  # When the last phase ended.
+    began: float = 0.0  # When it began, as if its phases had followed each other at once.
+    over: float = 0.0  # When the last phase ended, in seconds of `time.perf_counter`.
     seconds: float = 0.0  # The sum of the phases.
     compiled: bool = False  # Whether it was compiled, and not only traced.
     callers: tuple[CodePosition, ...] = ()  # The positions that led to it, the user's line first.
     by_library: bool = False  # Whether a library's code is between that line and JAX.
-    went_elsewhere: bool = False  # A sample saw the thread move since its program before.
+    went_elsewhere: bool = False  # Whether the thread has moved since its program before.
     request: Request = field(default_factory=Request)
     arguments: Arrays = ()
     results: Arrays = ()
@@ -70,7 +70,7 @@ class _Thread(threading.local):
 
     def __init__(self) -> None:
         self.number = next(self.numbers)
-        self.over = 0.0  # When the last phase ended.
+        self.last = Compiled("", 0, 0)  # The last that ended a phase.
         self.programs = defaultdict(lambda: deque(maxlen=1000))  # By their last phase and name.
 
 
@@ -94,30 +94,31 @@ class Compilations:
         now, ending = time.perf_counter(), event.rpartition("/")[-1]
         if ending not in _PHASES:
             return
-        phase, began = _PHASES.index(ending), now - seconds
+        phase = _PHASES.index(ending)
         # Start at the caller: a list that holds this function's own frame is a reference cycle.
         stack = PhaseStack(sys._getframe(1))
         if not stack.callers or (phase == _TRACE and stack.is_inner):
             return
         name = name[4:-1] if name.startswith("jit(") else name
         waiting = self._thread.programs[phase - 1, name]  # Empty for a trace.
-        program = waiting.pop() if waiting else self._begin(name, began)
-        if began > program.over + 0.05:  # A program may be lowered now, and compiled much later.
-            program.began = began
-        program.over = self._thread.over = self.over = now
-        program.compiled = phase == _COMPILE
+        program = waiting.pop() if waiting else self._begin(name, now - seconds, stack.callers)
         program.seconds += seconds
+        # A program may be lowered now, and compiled much later.
+        program.began, program.over, self.over = now - program.seconds, now, now
+        program.compiled = phase == _COMPILE
         program.callers, program.by_library = stack.callers, stack.by_library
         if arrays := stack.arrays():
             program.arguments, program.results = arrays
         program.request = stack.request() or program.request
         self._thread.programs[phase, name].append(program)
+        self._thread.last = program
 
-    def _begin(self, name: str, began: float) -> Compiled:
-        thread, own = threading.get_ident(), self._thread
+    def _begin(self, name: str, began: float, callers: tuple[CodePosition, ...]) -> Compiled:
+        thread, last = threading.get_ident(), self._thread.last
         # Samples during the tracing do not count: they show the lines of the traced function.
-        moved = any(own.over < at < began for at in list(self.moves[thread]))
-        program = Compiled(name, thread, own.number, began, began, went_elsewhere=moved)
+        moved = any(last.over < at < began for at in list(self.moves[thread]))
+        moved |= last.over <= began and last.callers != callers
+        program = Compiled(name, thread, self._thread.number, went_elsewhere=moved)
         self._programs.append(program)
         return program
 
@@ -126,14 +127,16 @@ def find_again(programs: list[Compiled]) -> None:
     """Set `again` and `before` for the programs that repeat an earlier one.
 
     The code of a program of the user must not be asked for twice with equal arguments. With other
-    arguments, and for a library's code, a line that the program returns to must not compile.
+    arguments, it must not either, unless one pass of a line asks for several. A library's code is
+    shared by all lines, so only a line that the program returns to must not compile it.
     """
     equal: dict[tuple, Compiled] = {}
-    at_line: dict[tuple, list[Compiled]] = defaultdict(list)
+    with_code: dict[tuple, list[Compiled]] = defaultdict(list)
     for program in programs:
-        earlier = at_line[program.identity, program.callers[0]]
+        line = program.callers[0].place if program.of_library else None
+        earlier = with_code[program.identity, line]
         program.before = equal.get(program.asked)
-        if earlier and not program.before and _is_another_pass(earlier, program):
+        if earlier and not program.before and _is_another_pass(earlier[-1], program, len(earlier)):
             program.before = earlier[-1]
         program.again = program.before is not None
         earlier.append(program)
@@ -141,19 +144,18 @@ def find_again(programs: list[Compiled]) -> None:
             equal[program.asked] = program
 
 
-def _is_another_pass(earlier: list[Compiled], new: Compiled) -> bool:
+def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
     """Return whether the line is passed again: one pass may compile several shapes."""
-    old = earlier[-1]
     if old.thread_number != new.thread_number:
         return True
+    is_same_line = [at.place for at in old.callers] == [at.place for at in new.callers]
     if not any(position.in_loop() for position in new.callers):
         # A library's helper may make arrays for several lines, each of which runs once.
-        return old.callers != new.callers and not new.of_library
-    # A library, or a comprehension, may compile one function for many shapes in a single pass. A
-    # function of JAX may do so for a few.
+        return not new.of_library and (not is_same_line or new.went_elsewhere)
+    # One pass of a library or a comprehension may compile many shapes, and one of JAX a few.
     for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
-    for_many |= new.of_library and len(earlier) < 3
-    is_one_pass = for_many and old.callers == new.callers and old.asked != new.asked
+    for_many |= new.of_library and times < 3
+    is_one_pass = for_many and is_same_line and old.asked != new.asked
     return new.went_elsewhere or not is_one_pass
 
 
@@ -175,21 +177,21 @@ ADVICE = {  # For each cause that `why` finds.
 def why(programs: list[Compiled]) -> tuple[str, str]:
     """Return why the programs of a line were compiled again: a key of `ADVICE`, and a sentence."""
     again = [program for program in programs if program.again]
-    # Prefer a program whose arguments changed: one without, such as `jnp.zeros`, only makes an
-    # array for it.
+    # Prefer a change of arguments: `jnp.zeros`, without any, only makes an array for others.
     worst = max(again, key=lambda new: (new.arguments != new.before.arguments, new.seconds))
     *others, last = [program for program in again if program.identity == worst.identity]
     cause, words = next(_causes(last.before, last))
     cause = "shape" if cause == "last batch" and others else cause
-    phase, times = "compiled" if last.compiled else "traced", len(others) + 2
-    return cause, f"{last.name} was {phase} {times} times, the last time {words}."
+    phase = "compiled" if last.compiled else "traced"
+    times = f" {len(others) + 1} times, the last time" if others else ""
+    return cause, f"{last.name} was {phase} again{times} {words}."
 
 
 def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
     """Yield what is new to JAX's cache, the most telling first: a key of `ADVICE`, and words."""
     was, now = old.request, new.request
     for key in sorted(now.keys - was.keys):
-        yield "tree", f"because the arguments have another key, {key!r}"
+        yield "tree", f"because the arguments have a new key, {key!r}"
     yield from _changes_of_arrays(old.arguments, new.arguments)
     for before, after in zip(old.results, new.results, strict=False):
         # The static arguments of `jnp.zeros` and its like are the shape of the result.
@@ -201,7 +203,7 @@ def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
         yield "static", f"because static argument {change}"
     for change in _changes_of_values(was.options, now.options):
         yield "context", f"because {change}"
-    if was.function is not now.function:
+    if was.functions != now.functions:
         yield "object", "for another function object with the same code"
     if was.caches is not now.caches:
         yield "caches", "because jax.clear_caches had emptied the caches"
@@ -228,9 +230,10 @@ def _changes_of_arrays(old: Arrays, new: Arrays) -> Iterator[tuple[str, str]]:
 
 
 def _changes_of_values(old: Values, new: Values) -> Iterator[str]:
-    before, after = dict(old), dict(new)
-    for name in {**before, **after}:
-        was, now = (values.get(name, Value("its default", 0)) for values in (before, after))
+    for name in dict(old) | dict(new):
+        was, now = (dict(each).get(name, Value("its default", 0)) for each in (old, new))
         if was != now:
-            another = "another, unequal " if was.text == now.text else ""
-            yield f"`{name}` changed from {was.text} to {another}{now.text}"
+            if was.text == now.text:
+                yield f"`{name}` is another {now.text}, which does not compare equal"
+            else:
+                yield f"`{name}` changed from {was.text} to {now.text}"

@@ -38,14 +38,14 @@ KINDS = {
         _PREFETCH,
     ),
     "input": (
-        "waits for input: a file, a pipe, or the network",
+        "waits for a file, a pipe, the network, or a timer",
         "Read ahead of time, in a thread. If this waits for requests, nothing is wrong: "
         "`with d2lpar.waits_allowed():` around it excepts the line from --fail-over.",
         _PREFETCH,
     ),
     "host wait": (
         "waits for another thread or process",
-        "Make that one faster, or start its work earlier.",
+        "Speed up the other thread or process, or start it earlier.",
         _PREFETCH,
     ),
     "collection": (
@@ -94,7 +94,7 @@ KINDS = {
         _CHAPTER,
     ),
     "outside": (
-        "no thread is in your code",
+        "no thread was in your code",
         "A library runs by itself, or all threads have ended.",
         _CHAPTER,
     ),
@@ -108,6 +108,12 @@ _WORKS = {"device idle", "dispatch", "slow dispatch", "host wait", "input", "que
 # the advice, and the section. The pattern is matched with the code up to a colon: the body after it
 # runs when the decision has been made.
 _BY_CODE = [
+    (
+        {"collection"},
+        r".*\bcollect\(",
+        "Collect less often; or call gc.freeze() after the start, so that there is less to visit.",
+        f"{_RECIPES}#which-line-is-it",
+    ),
     (
         {"value"},
         r"(?:(?:el)?if|while|assert)\b(.*)",
@@ -130,7 +136,7 @@ _BY_CODE = [
     (
         _WORKS,
         r"(?:async )?for\b|.*\bnext\(",
-        "The loop waits for its reader: read the next batches in a thread meanwhile.",
+        "If this loop reads its data here, let a thread read the next batches meanwhile.",
         _PREFETCH,
     ),
 ]
@@ -339,7 +345,9 @@ class Watched:
         if self.devices:
             low, high = self.interval
             interval = (
-                f"{low:.0%} to {high:.0%}" if high - low < 1 else "too few windows to say more"
+                f"95 % interval: {low:.0%} to {high:.0%}"
+                if high - low < 1
+                else "too few windows for an interval"
             )
             busiest, *others = (
                 (name, f"for {s / self.judged_seconds:.0%}") for name, s in self.devices.items()
@@ -380,7 +388,7 @@ class Watched:
             count = sum(finding.callers.values())
             several = [f"{at} ({n / count:.0%})" for at, n in called if n > 0.005 * count]
             places = ", ".join(several) if len(several) > 1 else called[0][0]
-            yield f"{'Called from' if finding.place.line else 'It struck at'} {places}."
+            yield f"{'Called from' if finding.place.line else 'Mostly at'} {places}."
 
     def _repr_html_(self) -> str:
         rows = []
@@ -404,7 +412,7 @@ class Watched:
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:
     """Return the advice for a finding, and the section of the book that explains why."""
-    if finding.cause:
+    if finding.cause and finding.kind == "compilation":
         return ADVICE[finding.cause], KINDS[finding.kind][2]
     code = re.split(r":(?:\s|$)", finding.place.code)[0]
     for kinds, pattern, advice, link in _BY_CODE:

@@ -119,6 +119,7 @@ class Watcher:
         self.compilations = Compilations()
         # By the time at which JAX started, or ended a phase last: the start ends with one of them.
         self.unseen: dict[float, Unseen] = defaultdict(Unseen)
+        self.early: dict[float, Unseen] = defaultdict(Unseen)  # Between the first few windows.
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -276,8 +277,11 @@ class Watcher:
 
     def _note_unseen(self, now: float, before: float, threads: dict[int, ThreadSample]) -> None:
         """Keep a sample from time that no window stands for."""
-        since = self.windows.late_since()
-        if since is None or (self.after and now < self.began + self.after):
+        since, kept = self.windows.late_since(), self.unseen
+        if since is None:
+            since, kept = before, self.early
+        is_early = kept is self.early and len(self.windows.closed) < Windows.FEW
+        if (kept is self.early and not is_early) or now < self.began + (self.after or 0.0):
             return
         since = max(before, since)
         recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
@@ -287,7 +291,7 @@ class Watcher:
         late, obstacle = max(now - since - collected, 0.0), self.windows.obstacle()
         jax_began = self.windows.could_begin
         since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
-        unseen = self.unseen[since_phase]
+        unseen = kept[since_phase]
         unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():

@@ -261,6 +261,7 @@ class Windows:
 
     RARER_AFTER, LENGTH = 20, 0.05  # A number of windows; seconds.
     LATE = 0.1  # Seconds that a window may be late.
+    FEW = 3  # Fewer windows show too little.
 
     def __init__(self) -> None:
         self.closed: list[Window] = []  # Those whose recording has ended, in order.
@@ -298,9 +299,8 @@ class Windows:
         )
 
     def late_since(self) -> float | None:
-        """Return since when a window has been due; None if there was one, and no other is late."""
-        is_late = time.perf_counter() > self.due + self.LATE
-        return self.due if is_late or not self.closed else None
+        """Return since when a window has been due; None if the next one is not late yet."""
+        return self.due if time.perf_counter() > self.due + self.LATE else None
 
     def record(
         self, take_sample: Callable[[Window], None], done: threading.Event, interval: float

@@ -38,7 +38,7 @@ def scaled(rate):
         (Model().__call__, Model().after_evaluation().__call__, True),
         (Model(scaled(1)), Model(scaled(2)), True),
         (Model(jnp.tanh), Model(jnp.sin), False),
-        (wrapped(max), wrapped(min), False),
+        (functools.wraps(max)(scaled(1)), functools.wraps(min)(scaled(1)), False),
         (wrapped([jnp.sin, jnp.tanh]), wrapped([jnp.tanh, jnp.sin]), False),
         (jax.jit(wrapped(jnp.tanh)), jax.jit(wrapped(jnp.sin)), False),
         (jax.grad(scaled(1)), jax.grad(scaled(2)), True),

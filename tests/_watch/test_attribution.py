@@ -92,7 +92,7 @@ def test_a_collection_of_garbage_is_charged_to_the_collector_or_to_the_line_that
     # A window stands for no collections but its own.
     assert (lines[""].seconds, lines[""].lost) == pytest.approx((0.06, 0.02))
     assert (lines["collect()"].seconds, lines["collect()"].lost) == pytest.approx((0.06, 0.06))
-    assert "It struck at /home/me/train.py:1." in str(watched)
+    assert "Mostly at /home/me/train.py:1." in str(watched)
 
 
 def test_idle_time_without_a_thread_in_the_user_s_code_is_told_as_such():
