@@ -292,7 +292,8 @@ class Watcher:
         jax_began = self.windows.could_begin
         since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
         unseen = kept[since_phase]
-        unseen.reasons[obstacle or "a call kept Python's lock"] += late
+        if kept is self.unseen:
+            unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late
