@@ -80,7 +80,7 @@ cluster:  # install MPI and Slurm (Debian), and start the script for clusters wi
 
 # Not in `make help` either: this target installs other libraries, for one run.
 libraries:  # try `watch`, and the recipes, on programs that use them
-	$(run) uv run --no-sync --active --with flax --with equinox --with numpyro --with grain \
+	$(run) uv run --no-sync --active --with flax --with equinox --with grain \
 	    python -m pytest -rs tests/_watch/test_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine (PORT=8000)

@@ -77,13 +77,10 @@ def account(
         collections += [Collection(second + a, second + b, p) for a, b, p in given.collections]
         since = min(over - 1, second)
         closed.append(Window(second, over, samples, None, since, second, length))
-        closed[-1].events = Events(
-            {name: merged(spans, second) for name, spans in given.busy.items()},
-            {"CPU 0": merged(collectives, second)},
-            [(second, second + 1e-5)],
-            [],
-            [*given.functions],
-        )
+        busy = {name: merged(spans, second) for name, spans in given.busy.items()}
+        together = {"CPU 0": merged(collectives, second)}
+        calls = [(second, second + 1e-5)]
+        closed[-1].events = Events(busy, together, calls, [], [*given.functions])
     watched = Watched(seconds=seconds or len(windows))
     watcher = SimpleNamespace(
         began=0.0,

@@ -173,8 +173,7 @@ def _message(findings: Collection[Finding], forbidden: str) -> str:
     lines = len({finding.place for finding in findings})
     parts = [f"{plural(lines, 'line')} found in a block in which nothing should {forbidden}:"]
     for finding in findings:
-        is_compilation = finding.kind == "compilation"
-        does = "compiles" if is_compilation else f"{KINDS[finding.kind][0]},"
+        does = "compiles" if finding.kind == "compilation" else f"{KINDS[finding.kind][0]},"
         does = f"{does} {finding.detail}" if finding.detail else does.rstrip(",")
         called = "".join(f", called from {caller}" for caller in finding.callers)
         parts.append(

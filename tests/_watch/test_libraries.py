@@ -25,25 +25,6 @@ call = eqx.filter_jit(lambda model, x: jax.vmap(model)(x).mean())
 def step():
     return call(model, x)  # This line.
 """,
-    "numpyro": """
-import jax, jax.numpy as jnp, numpyro
-from numpyro import distributions, infer
-
-def model(y):
-    mean = numpyro.sample("mean", distributions.Normal(0, 1))
-    numpyro.sample("y", distributions.Normal(mean, 1), obs=y)
-
-y = jnp.ones(20)
-guide = infer.autoguide.AutoNormal(model)
-svi = infer.SVI(model, guide, numpyro.optim.Adam(0.1), infer.Trace_ELBO())
-state = svi.init(jax.random.key(0), y)
-update = jax.jit(svi.update)
-
-def step():
-    global state
-    state, loss = update(state, y)
-    return float(loss)  # This line.
-""",
 }
 
 
@@ -61,6 +42,6 @@ def test_small_steps_through_a_library_are_found_at_the_line_that_calls_it(libra
             program["step"]()
     found = max(watched.findings, key=watched.loss)
     assert found.place.file == str(file)
-    assert found.place.code.endswith("# This line.") or "update(" in found.place.code
-    assert found.kind in ("dispatch", "value")
+    assert found.place.code.endswith("# This line.")
+    assert found.kind in ("dispatch", "barrier")  # Equinox waits for each result.
     assert watched.loss(found) > 0.2
