@@ -341,7 +341,8 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float) -> str:
     costs = line.lost_as if lost > 0.5 * seen or compiles else kinds
     kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
     # A call during which the device was often idle is no wait for its queue.
-    return worst if kind == "queue" and lost > 0.1 * seen else kind
+    is_dispatch = lost > 0.1 * seen and not state.dispatches_synchronously()
+    return worst if kind == "queue" and is_dispatch else kind
 
 
 def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
