@@ -147,7 +147,7 @@ def find_again(programs: list[Compiled]) -> None:
             program.before = min(reversed(earlier), key=program.distance_from)  # The closest.
         program.again = program.before is not None
         earlier.append(program)
-        if not program.of_library:
+        if program.request.identity and not program.of_library:
             equal[program.asked] = program
 
 
