@@ -44,7 +44,6 @@ def account(
     seconds=None,
     programs=(),
     planned=None,
-    few=1,
 ):
     """Return the report on windows, one a second, whose losses add up to the idle time.
 
@@ -98,7 +97,6 @@ def account(
         # The programs say themselves whether they are compiled again.
         patched.setattr("d2lpar._watch.account.find_again", lambda programs: None)
         patched.setattr("d2lpar._watch.account.why", lambda programs: ("shape", "Another shape."))
-        patched.setattr("d2lpar._watch.windows.Windows.FEW", few)
         sampler.fill(watched, watcher)
     return watched
 

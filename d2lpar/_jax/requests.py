@@ -62,7 +62,7 @@ class Request(NamedTuple):
     """What JAX's cache was asked for, but for the arrays. The defaults stand for unknown."""
 
     identity: int = 0  # The hash of the code, equal for two functions with the same code.
-    of_library: bool = True  # Whether none of that code is the user's, as for `jnp.zeros`.
+    of_library: bool = False  # Whether none of that code is the user's, as for `jnp.zeros`.
     functions: tuple = ()  # Equal for the same function objects.
     static: Values = ()  # The names and values of the static arguments.
     tree: int = 0  # The hash of the tree of the other arguments.

@@ -20,7 +20,7 @@ from typing import Any
 
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place
-from d2lpar._plain.format import format_seconds
+from d2lpar._plain.format import format_seconds, plural
 from d2lpar._watch.attribution import (
     KIND_OF,
     Charge,
@@ -32,8 +32,8 @@ from d2lpar._watch.attribution import (
 )
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
-from d2lpar._watch.shares import mean_share
-from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, Windows, merged, overlap
+from d2lpar._watch.shares import FEWEST, mean_share
+from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, merged, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -149,7 +149,7 @@ def fill(watched: Watched, watcher: Any) -> None:
         charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
         totals.add(n, list(charged), weights[n])
     totals.add_collections(collections, windows)
-    # Without windows, nothing was seen of the first ones either.
+    # Without a window, the time before the first one was not seen either.
     for since, unseen in [*watcher.unseen.items(), *({} if windows else watcher.early).items()]:
         if since >= start or watcher.after or watcher.windows.could_begin == math.inf:
             totals.add_unseen(unseen)
@@ -167,14 +167,13 @@ def fill(watched: Watched, watcher: Any) -> None:
 
 
 def _usable(windows: list[Window], programs: list[Compiled], start: float) -> list[Window]:
-    """Return the windows after the start that were not cut short; none if there are too few."""
+    """Return the windows after the start that were not cut short."""
     calls = sum(  # JAX calls functions while it traces, too.
         len(window.events.calls) for window in windows if not compiled_in(window, programs)
     )
     if calls > 20 and not any(window.events.busy for window in windows):
         return []  # The profiler missed the devices.
-    usable = [window for window in windows if not window.is_cut and any(_cut(window, start))]
-    return usable if len(usable) >= Windows.FEW else []
+    return [window for window in windows if not window.is_cut and any(_cut(window, start))]
 
 
 def _devices(windows: list[Window]) -> list[str]:
@@ -304,7 +303,7 @@ def _finding(
     unseen = max(sum(line.unseen.values()), took - sum(line.kinds[kind] for kind in _COMPILES))
     seen = sum(line.kinds.values())
     seconds = min(max(seen + unseen, took), after)
-    kind = _kind(line, lost, seen, unseen, least)
+    kind = _kind(line, lost, seen, unseen)
     if programs and (took > 0.5 * seconds or kind in _COMPILES):
         kind = kind_of(programs[-1])
     if lost < least and kind in ("device idle", "dispatch", "host wait", "outside"):
@@ -328,7 +327,7 @@ def _finding(
     return finding
 
 
-def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) -> str:
+def _kind(line: _Line, lost: float, seen: float, unseen: float) -> str:
     """Return the kind that cost most at a line."""
     # Count unknown calls as dispatch if clear dispatch samples of this line are at least a tenth.
     sure = line.kinds["dispatch"] > 0.1 * line.kinds["call"]
@@ -341,8 +340,9 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float, least: float) ->
     compiles = worst in _COMPILES and line.lost_as[worst] > 0.25 * seen
     costs = line.lost_as if lost > 0.5 * seen or compiles else kinds
     kind = max(kinds, key=lambda kind: (costs[kind], kinds[kind]), default="")
-    # A call during which the device was idle is no wait for its queue.
-    return worst if kind == "queue" and lost >= least else kind
+    # A call during which the device was often idle is no wait for its queue.
+    is_dispatch = lost > 0.1 * seen and not state.dispatches_synchronously()
+    return worst if kind == "queue" and is_dispatch else kind
 
 
 def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
@@ -393,13 +393,17 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
         )
     if watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
-        reasons["too few windows of the profiler fell into it"] = (
-            watched.unseen_seconds - reasons.total()
-        )
+        other = "no window of the profiler fell into it"
+        reasons[other] = watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds
         yield (
             f"For {share:.0%} of the time after the start, it is unknown what the devices did: "
             f"{max(reasons, key=reasons.get)}."
+        )
+    if 0 < watched.windows < FEWEST:
+        yield (
+            f"Only {plural(watched.windows, 'window')} of the profiler fell after the start: the "
+            "losses may be far off."
         )
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     if children.ru_utime + children.ru_stime > 0.1 * watched.judged_seconds:

@@ -204,16 +204,18 @@ class Report:
                 f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
                 f"which costs {watched.loss(finding):.1%} of the time."
             )
-        if watched.windows >= FEWEST and watched.unseen_seconds < 0.5 * watched.judged_seconds:
-            return bool(too_much)
-        if watched.judged_seconds < (needed := _SECONDS_OF_A_WINDOW * FEWEST):
+        needed = _SECONDS_OF_A_WINDOW * FEWEST
+        is_unseen = watched.unseen_seconds > 0.5 * watched.judged_seconds
+        if is_unseen and watched.judged_seconds >= needed:
+            self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
+            return True
+        if is_unseen or watched.windows < FEWEST:
             self._print(
                 f"\nToo short to judge: {plural(watched.windows, 'window')} of the profiler fell "
-                f"after the start. At least {FEWEST} are needed, about {needed:.0f} seconds."
+                f"after the start. At least {FEWEST} are needed, {needed:.0f} seconds or more."
             )
             return False
-        self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
-        return True
+        return bool(too_much)
 
     def _print(self, text: str) -> None:
         for descriptor in (self._stderr, 2) if self._prints else ():

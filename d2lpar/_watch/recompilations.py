@@ -62,6 +62,13 @@ class Compiled:
         request = self.request
         return self.identity, request.static, request.tree, self.arguments, self.results
 
+    def distance_from(self, other: "Compiled") -> int:
+        """Return in how many parts the requests differ."""
+        was, now = other.request, self.request
+        parts = [*zip(other.arguments, self.arguments, strict=False)]
+        parts += [(was.static, now.static), (was.tree, now.tree), (was.options, now.options)]
+        return sum(before != after for before, after in parts)
+
 
 class _Thread(threading.local):
     """The programs of this thread."""
@@ -137,10 +144,10 @@ def find_again(programs: list[Compiled]) -> None:
         earlier = with_code[program.identity, line]
         program.before = equal.get(program.asked)
         if earlier and not program.before and _is_another_pass(earlier[-1], program, len(earlier)):
-            program.before = earlier[-1]
+            program.before = min(reversed(earlier), key=program.distance_from)  # The closest.
         program.again = program.before is not None
         earlier.append(program)
-        if not program.of_library:
+        if program.request.identity and not program.of_library:
             equal[program.asked] = program
 
 

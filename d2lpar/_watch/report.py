@@ -342,7 +342,7 @@ class Watched:
                 "compilations); the shares are of the rest"
             )
         yield f"Watched for {format_seconds(self.seconds)}{after}."
-        if self.devices:
+        if self.devices and self.unseen_seconds < 0.9 * self.judged_seconds:
             low, high = self.interval
             interval = (
                 f"95 % interval: {low:.0%} to {high:.0%}"

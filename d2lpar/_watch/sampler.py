@@ -119,7 +119,7 @@ class Watcher:
         self.compilations = Compilations()
         # By the time at which JAX started, or ended a phase last: the start ends with one of them.
         self.unseen: dict[float, Unseen] = defaultdict(Unseen)
-        self.early: dict[float, Unseen] = defaultdict(Unseen)  # Between the first few windows.
+        self.early: dict[float, Unseen] = defaultdict(Unseen)  # Before the first window.
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -278,10 +278,9 @@ class Watcher:
     def _note_unseen(self, now: float, before: float, threads: dict[int, ThreadSample]) -> None:
         """Keep a sample from time that no window stands for."""
         since, kept = self.windows.late_since(), self.unseen
-        if since is None:
+        if since is None and not self.windows.closed:
             since, kept = before, self.early
-        is_early = kept is self.early and len(self.windows.closed) < Windows.FEW
-        if (kept is self.early and not is_early) or now < self.began + (self.after or 0.0):
+        if since is None or now < self.began + (self.after or 0.0):
             return
         since = max(before, since)
         recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
@@ -292,7 +291,8 @@ class Watcher:
         jax_began = self.windows.could_begin
         since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
         unseen = kept[since_phase]
-        unseen.reasons[obstacle or "a call kept Python's lock"] += late
+        if kept is self.unseen:
+            unseen.reasons[obstacle or "a call kept Python's lock"] += late
         # Several threads at one line count once.
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late
@@ -302,7 +302,7 @@ class Watcher:
         now, since = time.perf_counter(), self._collecting_since
         self._collecting_since = now if phase == "start" else None
         if phase == "stop" and since and now - since > _LONG_COLLECTION:
-            sample = sample_stack(sys._getframe(1))
+            sample = sample_stack(sys._getframe().f_back)  # None at the start of a thread.
             self.collections.append(Collection(since, now, sample and sample.position))
 
     def _listen_to_jax(self) -> None:

@@ -261,7 +261,6 @@ class Windows:
 
     RARER_AFTER, LENGTH = 20, 0.05  # A number of windows; seconds.
     LATE = 0.1  # Seconds that a window may be late.
-    FEW = 3  # Fewer windows show too little.
 
     def __init__(self) -> None:
         self.closed: list[Window] = []  # Those whose recording has ended, in order.

@@ -84,17 +84,11 @@ def test_time_that_was_not_seen_is_not_spread_over_the_lines_that_were():
     assert high == pytest.approx(1.0)  # The device may have been idle all along.
 
 
-def test_two_windows_show_nothing():
-    idle = window([READ] * 10, busy={})
-    watched = account(idle, idle, few=3, early=unseen(2.0))
-    assert (watched.windows, watched.devices, watched.unseen_seconds) == (0, {}, 2.0)
-    assert {f.place.code: f.unseen for f in watched.findings} == {"wait()": 1.0, "read()": 1.0}
-    assert "too few windows of the profiler fell into it" in str(watched)
-
-
 def test_a_window_that_was_cut_short_stands_for_nothing():
-    watched = account(window([READ] * 10, busy={}), seconds=1.0, planned=0.5)
-    assert (watched.devices, watched.unseen_seconds) == ({}, 1.0)
+    watched = account(window([READ] * 10, busy={}), seconds=1.0, planned=0.5, early=unseen(1.0))
+    assert (watched.windows, watched.devices, watched.unseen_seconds) == (0, {}, 1.0)
+    assert {f.place.code: f.unseen for f in watched.findings} == {"wait()": 0.5, "read()": 0.5}
+    assert "no window of the profiler fell into it" in str(watched)
 
 
 def test_a_line_in_a_block_of_waits_allowed_is_named_and_no_reason_to_fail():
