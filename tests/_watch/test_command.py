@@ -114,7 +114,7 @@ for _ in range({turns}):
         (LOOP.format(length=60, turns=150, pause=0.02), "10%", 1, ":9 keeps the device idle,"),
         (LOOP.format(length=120, turns=400, pause=0), "30%", 0, "waits for a value: float(loss)"),
         (LOOP.format(length=60, turns=3, pause=0.02), "1%", 0, "Too short to judge"),
-        ("import time; time.sleep(2.2)", "1%", 1, "For 100% of the time after the start"),
+        ("import time; time.sleep(2.2)", "1%", 1, "devices did: the program did not use JAX."),
     ],
     ids=["idle", "busy", "short", "not seen"],
 )
