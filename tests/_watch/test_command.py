@@ -10,9 +10,10 @@ from d2lpar._watch.command import Report, process_number
 
 def test_signals_of_the_script_do_not_meet_the_thread_that_looks(tmp_path):
     program = """
-import os, signal, threading
+import os, signal, threading, time
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
 os.kill(os.getpid(), signal.SIGUSR1)
+time.sleep(0.1)  # Another thread would take the signal meanwhile, and end the process.
 print(signal.sigwait([signal.SIGUSR1]).name, threading.active_count())
 """
     assert watch_script(tmp_path, program)[:2] == (0, "SIGUSR1 1\n")
@@ -41,9 +42,11 @@ def test_the_status_of_the_script_is_kept_and_what_was_seen_is_reported(
     assert said.count("Watched for") == 1
 
 
-@pytest.mark.parametrize("end", ["raise SystemExit(0)", "os.execlp('true', 'true')"])
+@pytest.mark.parametrize("end", ["raise SystemExit(0)", "os.execl(me, me, '-m', 'keyword')"])
 def test_a_child_that_the_script_forks_reports_nothing(tmp_path, end):
-    program = f"import os\nif os.fork() == 0:\n    {end}\nprint(os.wait()[1])\n"
+    program = (
+        f"import os, sys\nme = sys.executable\nif os.fork() == 0:\n    {end}\nprint(os.wait()[1])\n"
+    )
     status, out, said = watch_script(tmp_path, program)
     assert (status, out, said.count("Watched for")) == (0, "0\n", 1)
 
@@ -51,7 +54,7 @@ def test_a_child_that_the_script_forks_reports_nothing(tmp_path, end):
 @pytest.mark.parametrize(
     ("replacement", "options", "status", "is_watched"),
     [
-        ("os.execv(me, [me, '-Xdev', script, 'again'])", [], 0, True),
+        ("os.chdir('/'); os.execv(me, [me, '-Xdev', script, 'again'])", [], 0, True),
         ("os.execle(me, me, '-Xdev', '-m', 'script', 'again', os.environ)", [], 0, True),
         ("os.execv(me, [me, '-Xdev', *sys.orig_argv[1:], 'again'])", [], 0, True),
         ("os.execv(me, [me, script, 'an embedded \\0 is refused'])", [], 0, True),
@@ -111,7 +114,7 @@ for _ in range({turns}):
         (LOOP.format(length=60, turns=150, pause=0.02), "10%", 1, ":9 keeps the device idle,"),
         (LOOP.format(length=120, turns=400, pause=0), "30%", 0, "waits for a value: float(loss)"),
         (LOOP.format(length=60, turns=3, pause=0.02), "1%", 0, "Too short to judge"),
-        ("import time; time.sleep(2.2)", "1%", 1, "For 100% of the time after the start"),
+        ("import time; time.sleep(2.2)", "1%", 1, "devices did: the program did not use JAX."),
     ],
     ids=["idle", "busy", "short", "not seen"],
 )

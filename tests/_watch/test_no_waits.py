@@ -1,6 +1,5 @@
 import concurrent.futures
 import contextlib
-import inspect
 import sys
 import threading
 
@@ -42,7 +41,6 @@ READS = {
     "a typed key": lambda y, s, i: jax.block_until_ready(jax.random.key(0)),
 }
 HIDDEN = {"np.dot(y, y)", "jnp.unique(y)", "y[y > 0]", "memoryview", "np.save", "assigned to NumPy"}
-NEED_NOTHING = [name for name in NEED_NONE if name != "jax.effects_barrier()"]
 
 
 @pytest.mark.parametrize("name", READS)
@@ -59,7 +57,7 @@ def test_each_way_to_wait_is_found_once_also_if_the_array_is_ready(name, y):
     assert line == "READS[name](*arrays)" or f'"{name}": ' in line
 
 
-@pytest.mark.parametrize("name", NEED_NOTHING)
+@pytest.mark.parametrize("name", [n for n in NEED_NONE if n != "jax.effects_barrier()"])
 def test_what_only_dispatches_or_asks_for_a_shape_may_stay(name, y):
     arrays = y, y[0, 0], jnp.int32(1)
     NEED_NONE[name](*arrays)  # Compiles.
@@ -83,7 +81,7 @@ def test_the_error_says_what_was_read_how_often_where_and_what_to_do(y):
         "1 line found in a block in which nothing should wait for a device:\n"
         f"  {finding.place}  return float(loss)\n"
         "      waits for a value, float32[], 50 times: float(loss), called from "
-        f"{__file__}:{inspect.getsourcelines(train)[1] + 2}\n"
+        f"{__file__}:{train.__code__.co_firstlineno + 2}\n"
     )
     assert "Keep the array, and read it a few steps later" in message
     assert "with d2lpar.waits_allowed():" in message
