@@ -155,7 +155,7 @@ def identify(function: Any) -> tuple[int, bool]:
         jax.jit(trainer.step)                     Trainer.step, Trainer, its functions
     """
     parts, visited, remaining = [], set(), [function]
-    while remaining and len(parts) < 200:  # An object may refer to a whole program.
+    while remaining and len(visited) < 500:  # An object may refer to a whole program.
         value = remaining.pop()
         if isinstance(value, (bool, str, type(None), enum.Enum)):
             parts.append(str(value))

@@ -52,7 +52,11 @@ _NO_CALLS = {"start_trace", "stop_trace", "clear_caches"}  # Functions of JAX wi
 _CALLBACK_MODULES = {"callback", "debugging", "io_callback"}
 
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_OPERATORS = (ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Subscript, ast.AugAssign)
+# These patterns stand for `ast.parse`: it fails in a thread that a collection of garbage
+# interrupts, if another thread calls it meanwhile, such as the one that samples.
+_STRING = re.compile(r"""('{3}|"{3}|['"])(?:\\.|.)*?\1""", re.DOTALL)
+_OPERATOR = re.compile(r"[\[+*/%@<>&|^~-]|[=!]=|\b(?:not|and|or|in|is)\b")
+_BRACKETS = re.compile(r"\(.*\)|\[.*\]")
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
@@ -104,9 +108,7 @@ class CodePosition(NamedTuple):
         """The source of the expression that is evaluated here."""
         expression = _expression(self)
         # The position of an assignment covers only its left-hand side, and that of `with` all.
-        is_whole = ("(" in expression or "[" in expression) and isinstance(
-            _parsed(expression), ast.Expr | ast.Pass
-        )
+        is_whole = re.search(r"[(\[]", expression) and not re.match(r"(async )?with\b", expression)
         return " ".join((expression if is_whole else self.place.code or expression).split())
 
     @property
@@ -121,13 +123,11 @@ class CodePosition(NamedTuple):
 
     def has_operator(self) -> bool:
         """Return whether the expression here contains an operator or a subscript."""
-        return any(isinstance(node, _OPERATORS) for node in ast.walk(_parsed(_expression(self))))
+        return bool(_OPERATOR.search(_STRING.sub("''", _expression(self))))
 
     def called_name(self) -> str:
         """Return the name of the function that is called here, such as `np.dot`, or ""."""
-        parsed = _parsed(_expression(self))
-        called = parsed.value if isinstance(parsed, ast.Expr) else None
-        return ast.unparse(called.func) if isinstance(called, ast.Call) else ""
+        return _called_name(_expression(self))
 
     def in_loop(self) -> bool:
         """Return whether a loop of the same function repeats this line."""
@@ -431,12 +431,15 @@ def _source_range(position: CodePosition) -> tuple[int | None, int | None, int |
 
 
 @functools.lru_cache(maxsize=4096)
-def _parsed(source: str) -> ast.AST:
-    """Return an expression, or a statement such as `x += y`, as its node."""
-    try:
-        return next(iter(ast.parse(source).body), ast.Pass())
-    except SyntaxError:
-        return ast.Pass()
+def _called_name(expression: str) -> str:
+    """Return what comes before the last pair of parentheses, if that is a name of some kind."""
+    text, depth = _STRING.sub("''", expression), 0
+    for n in reversed(range(len(text) if text.endswith(")") else 0)):
+        depth += (text[n] in ")]}") - (text[n] in "([{")
+        if not depth:
+            name = re.sub(r"\s*\.\s*", ".", text[:n])
+            return name if re.fullmatch(r"\w[\w.]*", _BRACKETS.sub("", name)) else ""
+    return ""
 
 
 @functools.lru_cache(maxsize=256)

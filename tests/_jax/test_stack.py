@@ -117,6 +117,7 @@ step = jax.jit(lambda x: x + 1)
         ("print(x)", "call", False),
         ("x.item()", "call", False),
         ("y", "python", False),
+        ("print('a * (b')", "call", False),
     ],
 )
 def test_a_call_hands_work_to_a_device_unless_it_is_known_to_be_something_else(

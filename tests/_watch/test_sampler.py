@@ -1,3 +1,4 @@
+import ast
 import contextlib
 import functools
 import gc
@@ -142,6 +143,18 @@ def test_a_collection_by_hand_is_charged_to_its_line_and_known_without_a_window(
     (found,) = [f for f in watched.findings if f.kind == "collection" and f.place.line]
     assert found.place.code == "gc.collect()  # This line."
     assert watched.share(found) > 0.5
+
+
+def test_a_collection_may_interrupt_a_program_that_parses():
+    source = "x = [" + ", ".join(f"f({n})" for n in range(3000)) + "]"
+    before = gc.get_threshold()
+    with watch():
+        gc.set_threshold(100, 1, 1)
+        try:
+            for _ in range(3):
+                ast.parse(source)
+        finally:
+            gc.set_threshold(*before)
 
 
 def test_a_line_that_may_wait_is_told_from_others():
