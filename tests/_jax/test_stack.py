@@ -19,10 +19,8 @@ from d2lpar._watch import report
     [
         ("/home/me/train.py", "user"),
         ("/env/lib/python3.11/site-packages/flax/nnx/module.py", "library"),
-        ("/home/me/.local/lib/python3.11/site-packages/wandb/run.py", "library"),
         ("/usr/lib/python3/dist-packages/six.py", "library"),
         ("<attrs generated methods __main__.Row>", "generated"),
-        ("<__array_function__ internals>", "generated"),
         ("<frozen runpy>", "generated"),
         ("<stdin>", "user"),
         ("<timed exec>", "user"),

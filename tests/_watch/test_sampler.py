@@ -78,9 +78,8 @@ def test_each_wait_for_a_value_is_found_on_its_line(name):
         *NEED_NONE.values(),
         lambda *arrays: time.sleep(0.02),
         lambda *arrays: threading.Event().wait(0.02),
-        lambda *arrays: threading.Thread(target=time.sleep, args=[0.02]).run(),
     ],
-    ids=[*NEED_NONE, "sleep", "event", "function that sleeps"],
+    ids=[*NEED_NONE, "sleep", "event"],
 )
 def test_what_needs_no_value_is_not_said_to_wait(other):
     def ask(*arrays):
