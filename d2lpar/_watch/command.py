@@ -170,8 +170,10 @@ class Report:
             self.end(0, f"{replaced}, which is not watched.")
             if self._fail_over is not None:
                 self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-                status = subprocess.call(argv, executable=program, env=env, close_fds=False)
-                os._exit(max(status, 1))
+                child = subprocess.Popen(argv, executable=program, env=env, close_fds=False)
+                with suppress(ValueError):  # Raised outside the main thread.
+                    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
+                os._exit(max(child.wait(), 1))
         replace(path, argv, *given)
 
     def _is_open(self) -> bool:

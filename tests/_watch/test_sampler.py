@@ -97,7 +97,9 @@ def test_a_full_queue_is_no_wait():
         for _ in range(60):
             x = step(x)
 
-    assert found_in(run_ahead, "queue") == {"x = step(x)"}
+    # While other processes have the cores, the device is idle for part of these calls.
+    assert found_in(run_ahead, "queue", "dispatch", "device idle") == {"x = step(x)"}
+    assert found_in(run_ahead, "value", "barrier", attempts=1) == set()
 
 
 def sleep(x):
