@@ -129,6 +129,7 @@ class Watcher:
         self._interval, self._on_sample = interval, on_sample
         self._last: dict[int, tuple[tuple[int, int], StackSample | None, float | None]] = {}
         self._clocks = (0.0, 0.0, 0.0)
+        self._spent = 0.0  # The processor's seconds for the last sample.
         self.collections: list[Collection] = []
         self._collecting_since: float | None = None
         self._done = threading.Event()
@@ -218,14 +219,22 @@ class Watcher:
                 used = time.thread_time()
                 self._sample()
                 self._on_sample()
-                # Samples of many threads are slow; they may take a twentieth of the time at most.
-                pause = max(self._interval, 20 * (time.thread_time() - used))
+                pause = self._pause_after(time.thread_time() - used)
                 if self.windows.is_due():
                     self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
         except BaseException as error:  # `watch` raises it where the block ends.
             self.error, self._native = error, 0
         finally:
             self._ended.set()
+
+    def _pause_after(self, spent: float) -> float:
+        """Return how long to pause after a sample that took these seconds of the processor.
+
+        Samples of many threads are slow, and may take a twentieth of the time at most. A single
+        slow one does not count: Python may have collected garbage in this thread.
+        """
+        usual, self._spent = min(spent, self._spent), spent
+        return max(self._interval, 20 * usual)
 
     def _sample(self, window: Window | None = None) -> None:
         now, process, own = time.perf_counter(), time.process_time(), time.thread_time()

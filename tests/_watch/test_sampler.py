@@ -146,6 +146,12 @@ def test_a_collection_by_hand_is_charged_to_its_line_and_known_without_a_window(
     assert watched.share(found) > 0.5
 
 
+def test_samples_that_are_slow_come_rarely_and_a_single_one_changes_nothing():
+    watcher = Watcher(0.01)
+    pauses = [watcher._pause_after(spent) for spent in (1e-4, 0.05, 1e-4, 0.05, 0.05)]
+    assert pauses == pytest.approx([0.01, 0.01, 0.01, 0.01, 1.0])
+
+
 def test_a_collection_may_interrupt_a_program_that_parses():
     source = "x = [" + ", ".join(f"f({n})" for n in range(3000)) + "]"
     before = gc.get_threshold()
