@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from d2lpar._watch.shares import FEWEST, interval
-from d2lpar._watch.windows import Windows
+from d2lpar._watch.windows import Windows, pause_after
 
 RUNS = 2000
 WINDOWS = 3, 5, 6, 8, 10, 20, 50, 100
@@ -50,7 +50,7 @@ def scheduled(windows: int) -> np.ndarray:
     """Return how many seconds each window stands for, as `Windows.record` opens them on a CPU."""
     ends = [0.0]
     for _ in range(windows):
-        ends.append(ends[-1] + max(0.2, 0.05 * ends[-1]) + Windows.LENGTH)
+        ends.append(ends[-1] + pause_after(ends[-1]) + Windows.LENGTH)
     return np.diff(ends)
 
 

@@ -47,12 +47,12 @@ def test_wrong_usage_is_refused_before_anything_runs(options, status, says, caps
 
 
 WINDOWS = """
-import contextlib, os, runpy, signal, sys
+import contextlib, os, psutil, runpy, signal, sys
 for name in ("fork", "register_at_fork"):
     delattr(os, name)
 for name in ("pthread_sigmask", "SIGHUP", "SIGUSR1"):
     delattr(signal, name)
-sys.modules["fcntl"] = None
+sys.modules["fcntl"] = sys.modules["resource"] = None
 for arguments in [], ["--help"], ["merge", "x"]:
     sys.argv = ["d2lpar", *arguments]
     try:

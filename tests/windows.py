@@ -91,7 +91,9 @@ def account(
         collections=collections,
         times=Counter(),
         callers=defaultdict(Counter),
-        windows=SimpleNamespace(closed=closed, due=len(windows), could_begin=0.0),
+        windows=SimpleNamespace(
+            closed=closed, due=len(windows), could_begin=0.0, obstacle=lambda: ""
+        ),
     )
     with pytest.MonkeyPatch.context() as patched:
         # The programs say themselves whether they are compiled again.

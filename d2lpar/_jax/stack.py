@@ -39,6 +39,7 @@ from d2lpar._jax.reads import READ_ATTRIBUTES
 # Names of functions that read values of an array, as they appear on the stack or in a call.
 _READS = {"item", "tolist", "tobytes", "__array__", "device_get", "concrete_or_error"}
 _READS |= {*READ_ATTRIBUTES}
+NUMPY = "np.", "numpy."  # The beginnings of names of its functions.
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
 # Functions that wait for a device, and functions that wait for anything else. A method called `get`
 # or `result` counts as waiting, as its class is unknown.
@@ -202,11 +203,12 @@ def frames_outward(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 def _without_gc(read: Callable[..., Any], *args: Any) -> Any:
-    """Read frames of another thread while the garbage collector is off.
+    """Read frames of another thread, or parse, while the garbage collector is off.
 
     Python 3.11 creates a frame object on request, and may collect garbage halfway. A callback of
     JAX for the collector then gives the other thread its turn, and the thread leaves the frame. The
-    read continues in reused memory, and the process may crash.
+    read continues in reused memory, and the process may crash. `ast.parse` fails if another thread
+    parses in such a turn.
     """
     if sys.version_info >= (3, 12) or not gc.isenabled():
         return read(*args)
@@ -305,7 +307,7 @@ def only_reads(position: CodePosition) -> bool:
     called = position.called_name()
     if not called:
         return position.owner != "jax"
-    if called in _BUFFERS or called.startswith(("np.", "numpy.")):
+    if called in _BUFFERS or called.startswith(NUMPY):
         return True
     return called.rsplit(".", 1)[-1] in _READS
 
@@ -446,7 +448,7 @@ def _called_name(expression: str) -> str:
 def _nodes(file: str) -> list[ast.AST]:
     """Return the loops and comprehensions in a file; none if it is missing or does not parse."""
     try:
-        tree = ast.parse("".join(linecache.getlines(file)))
+        tree = _without_gc(ast.parse, "".join(linecache.getlines(file)))
     except SyntaxError:
         return []
     return [node for node in ast.walk(tree) if isinstance(node, _LOOPS + _COMPREHENSIONS)]

@@ -11,7 +11,7 @@ So the losses of all lines add up to the idle time of the device, as far as the 
 """
 
 import math
-import resource
+import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ from d2lpar._watch.attribution import (
     KIND_OF,
     Charge,
     ChargedSample,
-    charge,
+    charge_window,
     compiled_in,
     feeders,
     kind_of,
@@ -99,8 +99,8 @@ class _Totals:
         self.observed += whole
         first = next(iter(self.idle))
         for sample in samples:
-            for device, seconds in sample.idle.items():
-                self.idle[device][window] += seconds / whole if device != first else 0.0
+            for device in self.idle.keys() - {first}:
+                self.idle[device][window] += sample.idle[device] / whole
             self.inferred += sample.inferred * scale
             self.collective += sample.collective * scale
             for each in sample.charges:
@@ -111,11 +111,12 @@ class _Totals:
     def add_collections(self, collections: list[Collection], windows: list[Window]) -> None:
         """Add the collections of garbage outside of windows."""
         spans = [(window.began, window.over) for window in windows]
-        for start, end, position in collections:
-            seconds = end - start - overlap(spans, start, end)
-            line = self.lines[Collection(start, end, position).place]
+        for each in collections:
+            seconds = each.end - each.start - overlap(spans, each.start, each.end)
+            line = self.lines[each.place]
             line.unseen["collection"] += seconds
-            line.positions.update({position: seconds} if position else {})
+            if each.position:
+                line.positions[each.position] += seconds
             self.reasons["Python collected garbage"] += seconds
 
     def add_unseen(self, unseen: Any) -> None:
@@ -143,10 +144,11 @@ def fill(watched: Watched, watcher: Any) -> None:
     collections = [each for each in list(watcher.collections) if each.start > start]
     weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
-    totals = _Totals(_devices(windows))
-    for n, (window, feeder) in enumerate(zip(windows, feeders(windows, programs), strict=True)):
-        samples = list(_cut(window, start))
-        charged = charge(window, samples, list(totals.idle), feeder, programs, collections)
+    devices, inside = _devices(windows), [compiled_in(window, programs) for window in windows]
+    totals = _Totals(devices)
+    for n, feeder in enumerate(feeders(windows, inside)):
+        samples = list(_cut(windows[n], start))
+        charged = charge_window(windows[n], samples, devices, feeder, inside[n], collections)
         totals.add(n, list(charged), weights[n])
     totals.add_collections(collections, windows)
     # Without a window, the time before the first one was not seen either.
@@ -157,22 +159,24 @@ def fill(watched: Watched, watcher: Any) -> None:
     seen, after = sum(weights), watched.judged_seconds
     watched.windows, watched.unseen_seconds = len(windows), max(after - seen, 0.0)
     watched.observed_seconds, watched.collective_seconds = totals.observed, totals.collective
-    means = {device: _mean(totals.idle[device], weights) for device in totals.idle if windows}
+    means = {device: _mean(totals.idle[device], weights) for device in devices if windows}
     watched.devices = {device: share * seen for device, (share, *_) in means.items()}
     _, low, high = next(iter(means.values()), (0.0, 0.0, 1.0))
     watched.interval = low * seen / after, (high * seen + watched.unseen_seconds) / after
     watched.findings = list(_findings(watched, watcher, totals, weights, programs, start))
     watched.findings.sort(key=lambda f: (_acts(f, after), f.lost + f.unseen), reverse=True)
-    watched.notes = list(_notes(watched, totals))
+    reason = watcher.windows.obstacle() or "no window of the profiler fell into it"
+    watched.notes = list(_notes(watched, totals, reason))
 
 
 def _usable(windows: list[Window], programs: list[Compiled], start: float) -> list[Window]:
     """Return the windows after the start that were not cut short."""
-    calls = sum(  # JAX calls functions while it traces, too.
-        len(window.events.calls) for window in windows if not compiled_in(window, programs)
-    )
-    if calls > 20 and not any(window.events.busy for window in windows):
-        return []  # The profiler missed the devices.
+    if not any(window.events.busy for window in windows):
+        calls = sum(  # JAX calls functions while it traces, too.
+            len(window.events.calls) for window in windows if not compiled_in(window, programs)
+        )
+        if calls > 20:
+            return []  # The profiler missed the devices.
     return [window for window in windows if not window.is_cut and any(_cut(window, start))]
 
 
@@ -319,7 +323,8 @@ def _finding(
         because = ""
         if programs[-1].again:
             finding.cause, because = why(compiled)
-        finding.detail = f"{because} Compiling took {format_seconds(took)}.".strip()
+        phase = "Compiling" if programs[-1].compiled else "Tracing"
+        finding.detail = f"{because} {phase} took {format_seconds(took)}.".strip()
         finding.times = len(programs)
     elif kind == "host wait":
         for other, _ in line.elsewhere.most_common(1):
@@ -376,7 +381,7 @@ def _acts(finding: Finding, after: float) -> bool:
     return finding.kind not in WITHOUT_ACTION and finding.lost + finding.unseen >= least
 
 
-def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
+def _notes(watched: Watched, totals: _Totals, other_reason: str) -> Iterator[str]:
     config = getattr(sys.modules.get("jax"), "config", None)
     for switch, words in _SWITCHES.items():
         if getattr(config, switch, False):
@@ -393,8 +398,7 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
         )
     if watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
-        other = "no window of the profiler fell into it"
-        reasons[other] = watched.unseen_seconds - reasons.total()
+        reasons[other_reason] += watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds
         yield (
             f"For {share:.0%} of the time after the start, it is unknown what the devices did: "
@@ -405,6 +409,6 @@ def _notes(watched: Watched, totals: _Totals) -> Iterator[str]:
             f"Only {plural(watched.windows, 'window')} of the profiler fell after the start: the "
             "losses may be far off."
         )
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    if children.ru_utime + children.ru_stime > 0.1 * watched.judged_seconds:
+    used = os.times()
+    if used.children_user + used.children_system > 0.1 * watched.judged_seconds:
         yield "Child processes did some of the work. They are not watched."

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from d2lpar._jax import state
-from d2lpar._jax.stack import CodePosition, Place, only_reads
+from d2lpar._jax.stack import NUMPY, CodePosition, Place, only_reads
 from d2lpar._watch.recompilations import Compiled
 from d2lpar._watch.windows import Collection, Sample, Spans, ThreadSample, Window, overlap
 
@@ -66,7 +66,7 @@ class ChargedSample(NamedTuple):
     charges: list[Charge]
 
 
-def charge(
+def charge_window(
     window: Window,
     samples: list[Sample],
     devices: list[str],
@@ -74,9 +74,11 @@ def charge(
     programs: list[Compiled],
     collections: list[Collection],
 ) -> Iterator[ChargedSample]:
-    """Charge each sample of a window; lines carry the idle time of the first device."""
+    """Charge each sample of a window; lines carry the idle time of the first device.
+
+    The programs are those of `compiled_in`.
+    """
     busy, first = window.events.busy, devices[0]
-    programs = compiled_in(window, programs)
     collections = [c for c in collections if c.start < window.over and c.end > window.began]
     for n, sample in enumerate(samples):
         whole = sample.end - sample.start
@@ -229,8 +231,9 @@ def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
     in_jax = activity in _IN_JAX
     if not thread.used_cpu and (in_jax or activity == "call"):
         innermost = thread.stack.innermost
-        is_file = innermost.called_name().startswith("np.")  # Perhaps of NumPy.
-        if only_reads(innermost) and not called and not (idle and is_file):
+        # A function of NumPy may read a file while the device is idle.
+        is_file = idle and innermost.called_name().startswith(NUMPY)
+        if only_reads(innermost) and not called and not is_file:
             return "value"
         if not idle:
             return "queue"
@@ -240,13 +243,12 @@ def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
     return "call" if activity in ("library", "call") else "device idle"
 
 
-def feeders(windows: list[Window], programs: list[Compiled]) -> list[int]:
-    """Return, for each window, the thread that most likely dispatches to the devices."""
+def feeders(windows: list[Window], programs: list[list[Compiled]]) -> list[int]:
+    """Return, for each window with its programs, the thread that most likely feeds the devices."""
     called, compiled = [], []
     moved: Counter[int] = Counter()
-    for window in windows:
+    for window, inside in zip(windows, programs, strict=True):
         in_calls, in_programs = Counter(), Counter()
-        inside = compiled_in(window, programs)
         for sample in window.samples:
             in_call = _in_call(sample, window)
             # Calls are often shorter than the time between two samples.

@@ -169,7 +169,8 @@ class Finding:
             many programs.
         lost: For how many of these seconds the device was idle, as far as the devices were seen.
         surely_lost: The lower end of the 95 % interval of `lost`.
-        callers: The lines that called it, with the number of samples of each.
+        callers: The lines that called it, with the number of samples of each; of the garbage
+            collector, the lines that it struck, with seconds.
         detail: Further facts, for example the shape that has changed.
         unseen: The part of `seconds` in which the devices were not seen.
         cause: Why a function was compiled again, such as `"shape"`.
@@ -184,7 +185,7 @@ class Finding:
     times: int = 0
     lost: float = 0.0
     surely_lost: float = 0.0
-    callers: dict[str, int] = field(default_factory=dict)
+    callers: dict[str, float] = field(default_factory=dict)
     detail: str = ""
     unseen: float = 0.0
     cause: str = ""

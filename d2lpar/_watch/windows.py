@@ -153,7 +153,7 @@ class Recording:
             {device: merged(spans, offset) for device, spans in by_device.items()}
             for by_device in (busy, collectives)
         )
-        functions = sorted((name, began + offset) for name, began in functions)
+        functions = [(name, began + offset) for name, began in functions]
         return Events(busy, collectives, merged(calls, offset), merged(copies, offset), functions)
 
 
@@ -248,6 +248,11 @@ def overlap(spans: Spans, start: float, end: float) -> float:
     return total
 
 
+def pause_after(elapsed: float) -> float:
+    """Return the pause between two windows, in seconds, after so many seconds of watching."""
+    return max(0.2, 0.05 * elapsed)
+
+
 class Windows:
     """Opens a window now and then: often at first, then ever more rarely.
 
@@ -335,7 +340,7 @@ class Windows:
                     _MAIN_THREAD.call(self.close)
             # Closing may take a third of the time at first, and a twentieth later.
             times = 20 if len(self.closed) >= self.RARER_AFTER else 2
-            pause = max(0.2, 0.05 * (window.over - self._began), times * self._closing_seconds)
+            pause = max(pause_after(window.over - self._began), times * self._closing_seconds)
             self.due = window.over + pause
             if not window.is_cut:  # Else the next one stands for this time as well.
                 self._last_over = window.over
