@@ -17,7 +17,7 @@ from d2lpar._watch.sampler import Unseen
 from d2lpar._watch.windows import Collection, Events, Sample, ThreadSample, Window, merged
 
 NAMES = "MainThread", "logger"
-SOURCE = "read()\nstep()\nwait()\nlog()\ncollect()\n"
+SOURCE = "read()\nstep()\nwait()\nlog()\ncollect()\nnp.load(f)\nmemoryview(y)\n"
 TRAIN = compile(SOURCE, "/home/me/train.py", "exec")
 linecache.cache["/home/me/train.py"] = (len(SOURCE), None, SOURCE.splitlines(True), "")
 
@@ -103,13 +103,12 @@ def account(
     return watched
 
 
-def program(began, over, thread=None, line="step()", name="step", again=False):
+def program(began, over, thread=None, line="step()", name="step", **fields):
     """Return a program that a thread, the main one unless said otherwise, compiled at a line."""
     thread = thread or threading.main_thread().ident
+    fields = {"compiled": True, "request": Request(of_library=False)} | fields
     callers = (at(line, "jax").position,)
-    compiled = Compiled(name, thread, thread, began, over, over - began, True, callers)
-    compiled.again, compiled.request = again, Request(of_library=False)
-    return compiled
+    return Compiled(name, thread, thread, began, over, over - began, callers=callers, **fields)
 
 
 def unseen(seconds, **reasons):

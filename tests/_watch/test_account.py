@@ -1,5 +1,6 @@
 import dis
 import linecache
+from types import SimpleNamespace
 
 import pytest
 from windows import LOG, READ, STEP, WAIT, account, program, unseen, window
@@ -107,3 +108,49 @@ def test_the_start_ends_with_the_first_repetition():
     assert account(idle, after=None, programs=again).start_seconds == pytest.approx(0.45)
     calls = window([READ] * 10, busy={}, functions=[("3", 0.06), ("3", 0.07), ("3", 0.08)])
     assert account(calls, after=None, programs=many).start_seconds == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("compiled", "kind"), [(0.04, "first compilation"), (0.01, "value")])
+def test_a_line_that_waits_and_compiles_is_told_by_the_compilation_if_that_is_long(compiled, kind):
+    waits = window([WAIT] * 10, busy={"CPU 0": [(compiled, 0.1)]})
+    watched = account(waits, programs=[program(0, compiled, line="wait()")])
+    assert [finding.kind for finding in watched.findings] == [kind]
+
+
+def test_a_line_that_works_beside_a_busy_device_does_not_keep_it_idle_where_it_was_not_seen():
+    busy = window([READ] * 10, busy={"CPU 0": [(0.0, 0.1)]})
+    findings = account(busy, seconds=2.0, unseen=unseen(1.0)).findings
+    assert {f.place.code: f.kind for f in findings} == {"read()": "unseen", "wait()": "value"}
+
+
+@pytest.mark.parametrize(("compiled", "phase"), [(True, "Compiling"), (False, "Tracing")])
+def test_a_compilation_that_no_window_met_is_known_and_was_not_seen(compiled, phase):
+    missed = program(0.5, 0.9, line="log()", compiled=compiled)
+    idle = window([READ] * 10, busy={})
+    (found,) = [f for f in account(idle, programs=[missed]).findings if f.unseen]
+    assert (found.place.code, found.unseen) == ("log()", pytest.approx(0.4))
+    assert found.detail == f"{phase} took 400 ms."
+
+
+def test_several_threads_that_compile_at_a_line_are_counted_where_few_were_sampled():
+    programs = [program(0, 0.1), program(0.2, 0.3, thread=7)]
+    (found,) = account(window([STEP] * 10, busy={}), programs=programs).findings
+    assert found.thread == "2 threads"
+
+
+def test_what_was_not_seen_of_the_start_does_not_count():
+    idle = window([READ] * 10, busy={})
+    watched = account(idle, idle, after=None, unseen=unseen(1.0), programs=[program(0.1, 0.5)])
+    assert (watched.start_seconds, [f for f in watched.findings if f.unseen]) == (0.5, [])
+
+
+def test_a_profiler_that_missed_the_devices_saw_nothing_but_calls_during_compilations_are_none():
+    idle = [window([READ] * 10, busy={})] * 21
+    assert account(*idle).windows == 0
+    assert account(*idle, programs=[program(n, n + 0.1) for n in range(21)]).windows == 21
+
+
+def test_child_processes_that_have_computed_are_not_watched(monkeypatch):
+    times = SimpleNamespace(children_user=0.5, children_system=0.0)
+    monkeypatch.setattr("os.times", lambda: times)
+    assert "Child processes did some of the work." in str(account(window([READ] * 10, busy={})))

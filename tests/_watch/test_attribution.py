@@ -104,3 +104,23 @@ def test_a_call_in_which_the_device_was_idle_does_not_say_that_it_worked():
     calls = at("step()", "call")
     watched = account(window([calls] * 6 + [STEP] * 4, busy={"CPU 0": [(0.0, 0.06)]}))
     assert [(f.kind, f.place.code) for f in watched.findings] == [("dispatch", "step()")]
+
+
+def test_a_collection_during_a_callback_takes_no_more_of_the_idle_time_than_its_own():
+    threads = [STEP] * 10, [at("log()", "callback")] * 10
+    striking = window(*threads, busy={"CPU 0": [(0.0, 0.1)]}, collections=[(0.02, 0.06, None)])
+    lost = {f.kind: f.lost for f in account(striking).findings if f.lost}
+    assert lost == {"collection": pytest.approx(0.04), "callback": pytest.approx(0.96)}
+
+
+@pytest.mark.parametrize(
+    ("line", "busy", "kind"),
+    [
+        ("memoryview(y)", 0.02, "value"),
+        ("np.load(f)", 0.02, "device idle"),
+        ("np.load(f)", 0.1, "value"),  # As `np.sum(y)` would be.
+    ],
+)
+def test_a_call_that_only_reads_waits_for_the_device_unless_it_may_be_a_file(line, busy, kind):
+    watched = account(window([at(line, "call")] * 10, busy={"CPU 0": [(0.0, busy)]}))
+    assert [finding.kind for finding in watched.findings] == [kind]

@@ -83,6 +83,20 @@ def test_as_json_the_report_has_seconds_and_shares_and_is_read_as_it_was_written
     assert Watched.from_json(watched.to_json()) == watched
 
 
+def test_a_compilation_is_shown_with_the_advice_for_its_cause_also_if_it_lost_nothing(watched):
+    watched.findings[1].kind, watched.findings[1].cause = "compilation", "caches"
+    assert "  0.0% lost  /home/me/train.py:12" in str(watched)
+    assert "Do not call jax.clear_caches" in str(watched)
+
+
+def test_a_line_that_lost_time_is_told_by_it_also_if_most_was_not_seen(watched):
+    watched.findings[0].unseen = 0.4
+    assert " 20.0% lost  /home/me/train.py:12" in str(watched)
+    assert "was not seen for most of that time. Keep the array" in str(watched)
+    watched.unseen_seconds = 1.9
+    assert "had nothing to do" not in str(watched)
+
+
 def test_what_is_lost_for_sure_is_over_the_share(watched):
     assert watched.losses(0.1) == watched.findings[:1]
     assert watched.losses(0.18) == []

@@ -146,6 +146,14 @@ def test_a_collection_by_hand_is_charged_to_its_line_and_known_without_a_window(
     assert watched.share(found) > 0.5
 
 
+def test_a_collection_that_goes_on_is_no_time_that_a_call_kept_the_lock():
+    watcher, now = Watcher(), time.perf_counter()
+    watcher.began, watcher.windows.due, watcher._collecting_since = now - 10, now - 5, now - 4
+    watcher._note_unseen(now, now - 5, {})
+    ((_, unseen),) = watcher.unseen.items()
+    assert unseen.reasons.total() == pytest.approx(1.0)
+
+
 def test_samples_that_are_slow_come_rarely_and_a_single_one_changes_nothing():
     watcher = Watcher(0.01)
     pauses = [watcher._pause_after(spent) for spent in (1e-4, 0.05, 1e-4, 0.05, 0.05)]

@@ -38,6 +38,29 @@ def test_windows_come_often_at_first_and_then_ever_more_rarely():
     assert not windows.is_due()
 
 
+@pytest.mark.parametrize("late", [0.0, 5.0])
+def test_a_window_stands_for_the_time_until_it_was_due(late):
+    jnp.ones(3) + 1
+    windows = Windows()
+    windows._last_over, windows.due = windows._began - 9.0, windows._began - late
+    record(windows)
+    (window,) = windows.closed
+    assert window.since == windows._began - 9.0
+    assert window.until == (windows._began - late if late else window.began)
+    assert windows._last_over == window.over
+
+
+def test_a_window_that_was_cut_is_sampled_to_its_end_and_the_next_stands_for_its_time():
+    windows, over, samples = Windows(), threading.Event(), []
+    before = windows._last_over
+    over.set()
+    windows.record(samples.append, over, 1e-3)
+    assert windows._last_over == before
+    assert len(samples) == 2  # At its beginning, and at its end.
+    record(windows)
+    assert [window.since for window in windows.closed] == [before, before]
+
+
 def refuse(options):
     raise RuntimeError("another one has it")
 
