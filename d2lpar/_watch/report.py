@@ -274,17 +274,23 @@ class Watched:
         lines = list(self._head())
         for finding in shown:
             code = f"  {finding.place.code}" if finding.place.code else ""
-            is_seen = self.loss(finding) >= SEEN or finding.unseen < 0.5 * finding.seconds
-            loss = f"{self.loss(finding):6.1%} lost" if is_seen else "   not seen"
-            lines += ["", f"{loss}  {finding.place}{code}"]
+            loss = self._loss_in_words(finding)
+            loss = f"{loss} lost" if loss.endswith("%") else loss
+            lines += ["", f"{loss:>11}  {finding.place}{code}"]
             lines += (f"{'':13}{line}" for line in self._details(finding))
-        if left_out := len(self.findings) - len(shown):
-            lines += [
-                "",
-                f"{plural(left_out, 'further line')} lost next to nothing (--all shows them; in "
-                "Python, report(everything=True)).",
-            ]
+        lines += (f"\n{line}" for line in self._left_out(shown))
         return "\n".join(lines)
+
+    def _loss_in_words(self, finding: Finding) -> str:
+        is_seen = self.loss(finding) >= SEEN or finding.unseen < 0.5 * finding.seconds
+        return f"{self.loss(finding):.1%}" if is_seen else "not seen"
+
+    def _left_out(self, shown: list[Finding]) -> Iterator[str]:
+        if left_out := len(self.findings) - len(shown):
+            yield (
+                f"{plural(left_out, 'further line')} lost next to nothing (--all shows them; in "
+                "Python, report(everything=True))."
+            )
 
     def _shown(self) -> list[Finding]:
         # A compilation is known to have taken place, also where no window fell on it.
@@ -392,23 +398,25 @@ class Watched:
             yield f"{'Called from' if finding.place.line else 'Mostly at'} {places}."
 
     def _repr_html_(self) -> str:
-        rows = []
-        for finding in self._shown():
+        rows, shown = [], self._shown()
+        for finding in shown:
             title, link = KINDS[finding.kind][0], _advice_and_link(finding)[1]
             where = str(finding.place).rsplit("/", 1)[-1]
-            more = " ".join([*self._more(finding), self.advice(finding)])
+            more = html.escape(" ".join([*self._more(finding), self.advice(finding)]))
+            code = html.escape(finding.operation)
+            operation = f": <code>{code}</code>" if code else ""
+            why = f'{more} <a href="{link}">Why?</a>' if more else ""
+            loss = self._loss_in_words(finding)
             rows.append(
                 [
                     in_two_lines(where, finding.place.code),
-                    share_bar(self.loss(finding), HOST, f"{self.loss(finding):.1%}"),
-                    in_two_lines(
-                        f"{self.loss(finding):.1%}", f"there for {self.share(finding):.1%}"
-                    ),
-                    f"{html.escape(title)}: <code>{html.escape(finding.operation)}</code><br>"
-                    f'{html.escape(more)} <a href="{link}">Why?</a>',
+                    share_bar(self.loss(finding), HOST, loss),
+                    in_two_lines(loss, f"there for {self.share(finding):.1%}"),
+                    f"{html.escape(title)}{operation}<br>{why}",
                 ]
             )
-        return as_table(["line", "", "lost", "activity"], rows, self._head())
+        lines = [*self._head(), *self._left_out(shown)]
+        return as_table(["line", "", "lost", "activity"], rows, lines)
 
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:

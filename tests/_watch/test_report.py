@@ -22,6 +22,7 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
     assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
     assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
     assert "1 further line lost next to nothing (--all shows them;" in text
+    assert "1 further line lost next to nothing" in watched._repr_html_()
     everything = watched.report(everything=True)
     assert "1.0% of the time (20 ms, at least 1 time), in logger\n" in everything
     for text_or_link in KINDS["value"]:
@@ -93,6 +94,9 @@ def test_a_line_that_lost_time_is_told_by_it_also_if_most_was_not_seen(watched):
     watched.findings[0].unseen = 0.4
     assert " 20.0% lost  /home/me/train.py:12" in str(watched)
     assert "was not seen for most of that time. Keep the array" in str(watched)
+    watched.findings[0].lost = 0.0
+    assert "   not seen  /home/me/train.py:12" in str(watched)
+    assert "not seen" in watched._repr_html_()
     watched.unseen_seconds = 1.9
     assert "had nothing to do" not in str(watched)
 
