@@ -167,7 +167,7 @@ def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
 
 
 ADVICE = {  # For each cause that `why` finds.
-    "shape": "Keep shapes and dtypes the same from step to step: pad to a few fixed sizes.",
+    "shape": "Keep shapes and dtypes the same, or pad to a few sizes, each compiled once.",
     "last batch": "Drop the smaller last batch, or pad it to the size of the others.",
     "number": "Pass the same number of arrays in each call: stack a list that grows.",
     "weak type": "Pass jnp.float32(x) or an array instead of a Python number, from the first call.",
