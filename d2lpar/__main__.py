@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
         help="count all before this time as the start, such as 30s",
     )
     watching.add_argument(
-        "--all", action="store_true", help="show also the lines that lost next to nothing"
+        "--all", action="store_true", help="show also the lines that lost less than half a per cent"
     )
     running = commands.add_parser(
         "run",

@@ -82,6 +82,7 @@ class _Totals:
         self.idle: dict[str, Counter[int]] = {device: Counter() for device in devices}
         self.observed = self.inferred = self.collective = 0.0  # Seconds.
         self.reasons: Counter[str] = Counter()  # Why the devices were not seen, in seconds.
+        self.collections = 0  # How often Python collected garbage by itself.
 
     def add(self, window: int, samples: list[ChargedSample], weight: float) -> None:
         """Add a window, which stands for `weight` seconds.
@@ -118,6 +119,7 @@ class _Totals:
             if each.position:
                 line.positions[each.position] += seconds
             self.reasons["Python collected garbage"] += seconds
+            self.collections += each.place == COLLECTOR
 
     def add_unseen(self, unseen: Any) -> None:
         """Add the samples from time that no window stands for."""
@@ -290,7 +292,7 @@ def _findings(
         if finding:
             finding.surely_lost = low * sum(weights)
             positions = line.positions or Counter(each.callers[0] for each in compiled[place])
-            _add_positions(finding, positions, watcher)
+            _add_positions(finding, positions, watcher, totals.collections)
             rest -= lost
             yield finding
     if rest > 1e-9:
@@ -300,7 +302,7 @@ def _findings(
 def _finding(
     place: Place, line: _Line, lost: float, compiled: list[Compiled], start: float, after: float
 ) -> Finding | None:
-    """Return the finding of a line; None if it took too little time, or lost nothing by working."""
+    """Return the finding of a line; None if it took too little time."""
     least = SEEN * after
     took, programs = _compilations(compiled, start)
     # Windows may have missed a compilation, which JAX's events tell.
@@ -312,7 +314,7 @@ def _finding(
         kind = kind_of(programs[-1])
     if lost < least and kind in ("device idle", "dispatch", "host wait", "outside"):
         kind = "unseen"  # These words say that the device was idle.
-    if seconds < least or (kind == "unseen" and unseen < least):
+    if seconds < least:
         return None
     threads = line.threads - {""}
     count = max(len(threads), len({program.thread_number for program in programs}))
@@ -358,13 +360,15 @@ def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[C
     return sum(over - began for began, over in spans), programs
 
 
-def _add_positions(finding: Finding, positions: Counter[CodePosition], watcher: Any) -> None:
+def _add_positions(
+    finding: Finding, positions: Counter[CodePosition], watcher: Any, collections: int
+) -> None:
     """Add what was evaluated at the line, how often a thread came there, and from where."""
     callers: Counter[str] = Counter()
     if finding.place == COLLECTOR:
         for position, seconds in positions.items():
             callers[str(position.place)] += seconds
-        finding.times, finding.callers = 1, dict(callers)
+        finding.times, finding.callers = collections, dict(callers)
         return
     finding.operation = max(positions, key=positions.get).operation if positions else ""
     finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
@@ -396,7 +400,9 @@ def _notes(watched: Watched, totals: _Totals, other_reason: str) -> Iterator[str
             f"Operators longer than a window were attributed to {next(iter(totals.idle))}; the "
             "device that they ran on was not seen."
         )
-    if watched.unseen_seconds >= SEEN * watched.judged_seconds:
+    if watched.judged_seconds < 1e-6:
+        yield "Nothing came after the start."
+    elif watched.unseen_seconds >= SEEN * watched.judged_seconds:
         reasons = totals.reasons
         reasons[other_reason] += watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds

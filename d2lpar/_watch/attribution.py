@@ -8,9 +8,10 @@ the first of them carries the time that the device was idle, so the losses add u
     feeder          y = f(x)                    charge: 1.2 ms there, 0.7 ms lost
     another thread  log.write(line)             charge: 1.2 ms there, nothing lost
 
-The first charge is that of the thread that feeds the device. While a thread traces or compiles, its
-charge goes to the line that called the program, and while Python collects garbage, to the
-collector. Without a thread in the user's code, the idle time goes to `OUTSIDE`.
+The first charge is that of a callback, else of the thread that feeds the device, else of one that
+compiles, of the main thread, or of any other. While a thread traces or compiles, its charge goes to
+the line that called the program, and while Python collects garbage, to the collector. Without a
+thread in the user's code, the idle time goes to `OUTSIDE`.
 
 Two facts leave no event, and are inferred here. One is the thread that feeds a device: the thread
 that was in a call while the profiler saw one. The other is whether a device works on an operator

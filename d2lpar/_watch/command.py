@@ -200,16 +200,10 @@ class Report:
     def _fails(self, watched: Watched) -> bool:
         if self._fail_over is None:
             return False
-        too_much = watched.losses(self._fail_over)
-        for finding in too_much:
-            self._print(
-                f"\nMore than {self._fail_over:.0%}: {finding.place} {KINDS[finding.kind][0]}, "
-                f"which costs {watched.loss(finding):.1%} of the time."
-            )
         needed = _SECONDS_OF_A_WINDOW * FEWEST
         is_unseen = watched.unseen_seconds > 0.5 * watched.judged_seconds
         if is_unseen and watched.judged_seconds >= needed:
-            self._print(f"\nIt cannot be judged. {' '.join(watched.notes)}")
+            self._print(f"\nThis run cannot be judged. {' '.join(watched.notes)}")
             return True
         if is_unseen or watched.windows < FEWEST:
             self._print(
@@ -217,6 +211,12 @@ class Report:
                 f"after the start. At least {FEWEST} are needed, {needed:.0f} seconds or more."
             )
             return False
+        too_much = watched.losses(self._fail_over)
+        for finding in too_much:
+            self._print(
+                f"\nMore than {self._fail_over:.0%}: {finding.place} has lost "
+                f"{watched.loss(finding):.1%} of the time ({KINDS[finding.kind][0]})."
+            )
         return bool(too_much)
 
     def _print(self, text: str) -> None:

@@ -49,7 +49,7 @@ KINDS = {
         _PREFETCH,
     ),
     "collection": (
-        "Python collects garbage, which stops all threads",
+        "Python collects garbage, which stops all its threads",
         "Call gc.freeze() after the start, and gc.disable(); and gc.collect() by hand, between "
         "steps, where a pause costs least.",
         f"{_RECIPES}#which-line-is-it",
@@ -62,14 +62,14 @@ KINDS = {
     ),
     "slow dispatch": (
         "dispatches through JAX's Python code",
-        "JAX does so for a function with a callback in it, such as jax.debug.print or io_callback: "
-        "return the values, and use them outside, some steps later.",
+        "JAX does so in the first call of a function, and in each call of one with a callback in "
+        "it, such as jax.debug.print: return the values, and use them outside, some steps later.",
         f"{_RECIPES}#a-loss-that-you-want-to-see",
     ),
     "tracing": (
         "traces again, and compiles nothing",
-        "jax.eval_shape, jax.make_jaxpr and lower() trace a function in each call: call them once, "
-        "and keep the result.",
+        "jax.eval_shape, jax.make_jaxpr and lower() trace anew for another function object, such "
+        "as a lambda, and for other shapes: call them once, and keep the result.",
         f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
     ),
     "callback": (
@@ -80,7 +80,8 @@ KINDS = {
     ),
     "first compilation": (
         "compiles for the first time",
-        "Every program is compiled once. JAX's persistent cache keeps it for the next run.",
+        "Each run compiles it once, unless JAX's persistent cache is on "
+        "(jax_compilation_cache_dir), which keeps it for the next run.",
         f"{_BOOK}/measuring-asynchronous-code.html#the-first-call",
     ),
     "check": (
@@ -99,7 +100,7 @@ KINDS = {
         _CHAPTER,
     ),
     "unseen": ("takes time", "", _CHAPTER),
-    "other": ("take less than half a per cent each", "", _CHAPTER),
+    "other": ("lost less than half a per cent each", "", _CHAPTER),
 }
 """For each kind of finding: the words for it, the advice, and the section that explains why."""
 
@@ -160,13 +161,13 @@ class Finding:
     """A line that takes time.
 
     Attributes:
-        kind: The costliest activity there, such as `"value"`, `"barrier"` or `"device idle"`.
+        kind: What costs most there, such as `"value"`, `"barrier"` or `"device idle"`.
         place: The source line: its `file`, `line` and `code`.
         operation: The source of the expression that Python evaluated.
-        thread: The name of the thread; of several, how many samples have seen.
+        thread: The name of the thread or, if samples saw several there, how many.
         seconds: How long Python was there, after the start.
         times: How often a sample saw Python come there, a lower bound; of a line that compiles, how
-            many programs.
+            many programs; of the garbage collector, how many collections of a millisecond or more.
         lost: For how many of these seconds the device was idle, as far as the devices were seen.
         surely_lost: The lower end of the 95 % interval of `lost`.
         callers: The lines that called it, with the number of samples of each; of the garbage
@@ -201,12 +202,12 @@ class Watched:
         start_seconds: How many of them the start took: imports and first compilations.
         looks: How many samples it took of Python's threads.
         observed_seconds: How many seconds after the start the profiler's windows covered.
-        devices: For how many seconds after the start each device was idle, by its name; the
-            busiest device first.
+        devices: For how many seconds after the start each device was seen idle, by its name;
+            the busiest device first.
         interval: The 95 % interval of the idle share of the busiest device, from 0 to 1.
         findings: The lines that took time: those first for which something can be done, and of
             these the ones that lost most. The losses add up to the idle time of the busiest device.
-        notes: Further facts: a switch of JAX, or a part of the run that was not seen.
+        notes: Further facts: an option of JAX, or a part of the run that was not seen.
         collective_seconds: For how many seconds the busiest device was in collective operators,
             such as an all-reduce, which end when all devices have reached them.
         windows: How many windows of the profiler there were after the start.
@@ -232,7 +233,7 @@ class Watched:
 
     @property
     def idle_seconds(self) -> float:
-        """For how many seconds after the start the busiest device was idle."""
+        """For how many seconds after the start the busiest device was seen idle."""
         return next(iter(self.devices.values()), 0.0)
 
     def share(self, finding: Finding) -> float:
@@ -260,8 +261,10 @@ class Watched:
 
     def advice(self, finding: Finding) -> str:
         """Return the advice for a finding, or that it loses nothing or was not seen."""
-        if finding.kind in WAITS and not finding.lost and not finding.unseen:
-            return "Nothing is lost here: the device worked meanwhile."
+        lost_nothing = self.loss(finding) < SEEN and not finding.unseen
+        if lost_nothing and finding.kind in {*WAITS, "unseen"}:
+            words = "Next to nothing" if finding.lost else "Nothing"
+            return f"{words} is lost here: the device worked meanwhile."
         advice = _advice_and_link(finding)[0]
         if finding.unseen > 0.5 * finding.seconds:
             mostly = " for most of that time" if finding.lost else ""
@@ -356,11 +359,12 @@ class Watched:
                 if high - low < 1
                 else "too few windows for an interval"
             )
+            as_seen = ", as far as seen" if self.unseen_seconds > SEEN * self.judged_seconds else ""
             busiest, *others = (
                 (name, f"for {s / self.judged_seconds:.0%}") for name, s in self.devices.items()
             )
             yield (
-                f"{busiest[0]} had nothing to do {busiest[1]} of that ({interval})"
+                f"{busiest[0]} had nothing to do {busiest[1]} of that{as_seen} ({interval})"
                 + "".join(f", {' '.join(other)}" for other in others)
                 + "."
             )
@@ -376,16 +380,18 @@ class Watched:
 
     def _details(self, finding: Finding) -> Iterator[str]:
         title = KINDS[finding.kind][0]
-        yield f"{title}: {finding.operation}" if finding.kind in WAITS else title
+        operation = finding.operation if finding.kind in WAITS else ""
+        yield f"{title}: {operation}" if operation else title
         if finding.kind == "other":
             return
         thread = "" if finding.thread in ("", "MainThread") else f", in {finding.thread}"
         yield (
-            f"Python was there for {self.share(finding):.1%} of the time "
+            f"{'Python was there for' if finding.place.line else 'This took'} "
+            f"{self.share(finding):.1%} of the time "
             f"({format_seconds(finding.seconds)}, at least {plural(finding.times, 'time')}){thread}"
         )
         yield from self._more(finding)
-        yield from (self.advice(finding), _advice_and_link(finding)[1])
+        yield from filter(None, (self.advice(finding), _advice_and_link(finding)[1]))
 
     def _more(self, finding: Finding) -> Iterator[str]:
         if finding.detail:

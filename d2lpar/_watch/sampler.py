@@ -3,7 +3,7 @@
 How it works. A thread samples the stacks of all others, a hundred times a second. Now and then the
 sampling thread opens JAX's profiler for a short window (`windows.py`), and takes a thousand samples
 a second meanwhile. A window shows what each device did while Python was at each line. Whenever the
-device is idle in a window, the line of the thread that feeds the device is charged::
+device is idle in a window, one line is charged, mostly of the thread that feeds the device::
 
     device          [==busy==]      idle      [==busy==]
     feeder thread   y = f(x)   print(float(y))   y = f(y)
@@ -53,8 +53,8 @@ _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects 
 def watch(interval: float = 0.01) -> Iterator[Watched]:
     """Profile this program by sampling: which lines of your code keep the device waiting?
 
-    The report leaves out lines that took less than a two-hundredth of the time. Short windows of
-    JAX's profiler show the devices, so the first second or two tell little. If the program uses the
+    The report leaves out lines that lost less than half a per cent of the time. Short windows of
+    JAX's profiler show the devices, so a second or two tell little. If the program uses the
     profiler itself, the program takes precedence.
 
     Args:

@@ -121,6 +121,13 @@ def test_a_line_that_works_beside_a_busy_device_does_not_keep_it_idle_where_it_w
     busy = window([READ] * 10, busy={"CPU 0": [(0.0, 0.1)]})
     findings = account(busy, seconds=2.0, unseen=unseen(1.0)).findings
     assert {f.place.code: f.kind for f in findings} == {"read()": "unseen", "wait()": "value"}
+    seen = account(busy)
+    assert "read()" not in str(seen)
+    assert "Nothing is lost here: the device worked" in seen.report(everything=True)
+
+
+def test_a_run_that_was_all_start_has_nothing_that_was_not_seen():
+    assert account(after=2.0, seconds=1.0).notes == ["Nothing came after the start."]
 
 
 @pytest.mark.parametrize(("compiled", "phase"), [(True, "Compiling"), (False, "Tracing")])

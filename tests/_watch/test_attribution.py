@@ -91,6 +91,7 @@ def test_a_collection_of_garbage_is_charged_to_the_collector_or_to_the_line_that
     assert {lines[code].kind for code in ("", "collect()")} == {"collection"}
     # A window stands for no collections but its own.
     assert (lines[""].seconds, lines[""].lost) == pytest.approx((0.06, 0.02))
+    assert "This took 3.0% of the time (60 ms, at least 2 times)" in str(watched)
     assert (lines["collect()"].seconds, lines["collect()"].lost) == pytest.approx((0.06, 0.06))
     assert "Mostly at /home/me/train.py:1." in str(watched)
 
