@@ -149,7 +149,8 @@ class RepeatHeads(SphinxPostTransform):
 
 # --- Results ----------------------------------------------------------------------------------
 
-DIRECTIVES = {
+CONTENT = {
+    "measured": tables.measured,
     "causes-chart": tables.causes_chart,
     "causes-table": tables.causes_table,
     "claims-table": tables.claims_table,
@@ -164,7 +165,6 @@ DIRECTIVES = {
     "beside-pytorch-figure": peers.figure,
     "beside-pytorch-table": peers.table,
 }
-ROLES = {"measured": tables.measured}
 
 
 class Pending(nodes.General, nodes.Element):
@@ -197,7 +197,7 @@ class FillPending(SphinxPostTransform):
     def run(self, **kwargs):
         """Replace each placeholder of the page by the nodes that its function returns."""
         for node in list(self.document.findall(Pending)):
-            make = (DIRECTIVES | ROLES)[node["name"]]
+            make = CONTENT[node["name"]]
             node.replace_self(make(self.app, self.env.docname, node["argument"]))
 
 
@@ -326,15 +326,13 @@ def find_public_name(app, env, node, content):
 
 def setup(app):
     """Register all of it with Sphinx."""
-    app.setup_extension("d2lpar_explore")
-    app.setup_extension("d2lpar_first")
+    app.setup_extension("d2lpar_cells")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)
-    for name in DIRECTIVES:
+    for name in CONTENT:
         app.add_directive(name, PendingDirective)
-    for name in ROLES:
-        app.add_role(name, PendingRole())
+    app.add_role("measured", PendingRole())
     app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
