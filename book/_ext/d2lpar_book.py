@@ -15,7 +15,6 @@ from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
-from sphinx.util.math import get_node_equation_number
 
 from d2lpar.book.notebook import unbroken
 
@@ -50,12 +49,8 @@ def visit_inline_math(self, node):
 
 
 def visit_display_math(self, node):
-    """Write display math, with its anchor and number if it has a label."""
+    """Write display math, with its anchor if it has a label."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
-    if node["number"]:
-        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
-        self.add_permalink_ref(node, "Link to this equation")
-        self.body.append("</span>")
     formula = mathml(node.astext(), "block", node)
     # On a phone a wide formula scrolls, and then the keyboard must reach it.
     self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
@@ -116,11 +111,8 @@ class KeepUnits(SphinxPostTransform):
                 continue
             else:
                 new = unbroken(text)
-            if new != text:
-                # replace() would take the first of several equal texts.
-                siblings = text.parent.children
-                place = next(i for i, other in enumerate(siblings) if other is text)
-                text.parent[place] = nodes.Text(new)
+            if new != text:  # Of equal siblings, replace() takes one after the other.
+                text.parent.replace(text, nodes.Text(new))
 
 
 class RepeatHeads(SphinxPostTransform):
@@ -314,16 +306,6 @@ def call_attributes_by_their_name():
             field.label = "Attributes"
 
 
-def find_public_name(app, env, node, content):
-    """Link a type of a private module by its public name in `d2lpar`."""
-    module, _, name = node["reftarget"].rpartition(".")
-    if module.startswith("d2lpar._"):
-        target, kind = f"d2lpar.{name}", node["reftype"]
-        python = env.get_domain("py")
-        return python.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, content)
-    return None
-
-
 def setup(app):
     """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_cells")
@@ -340,6 +322,5 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
-    app.connect("missing-reference", find_public_name)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

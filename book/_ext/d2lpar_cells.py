@@ -43,12 +43,12 @@ class ShowFirst(SphinxTransform):
                     figure.parent.remove(figure)
                     pictures.append(nodes.container("", figure, classes=["cell_output"]))
                 else:  # The caption below is numbered, and its copy above is not.
-                    parts = [part.deepcopy() for part in figure]
-                    for i, part in enumerate(parts):
-                        if isinstance(part, nodes.caption):
-                            of = {"classes": ["d2lpar-caption"]}
-                            parts[i] = nodes.paragraph("", "", *part.children, **of)
-                    pictures.append(nodes.container("", *parts, classes=["cell_output"]))
+                    copy = figure.deepcopy()
+                    for caption in list(copy.findall(nodes.caption)):
+                        classes = ["d2lpar-caption"]
+                        text = nodes.paragraph("", "", *caption.children, classes=classes)
+                        caption.replace_self(text)
+                    pictures.append(nodes.container("", *copy, classes=["cell_output"]))
             for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
                 sentences.append(nodes.paragraph(text=claims.Claim.from_dict(claim).text))
         if pictures:
