@@ -309,15 +309,14 @@ def facts(results):
 
 
 class Noted(dict):
-    """The rows of an experiment, which note the names that a finding reads."""
+    """Those rows of an experiment that a finding has read."""
 
     def __init__(self, rows):
-        super().__init__(rows)
-        self.read = {}
+        self.rows = rows
 
-    def __getitem__(self, name):
-        self.read[name] = super().__getitem__(name)
-        return self.read[name]
+    def __missing__(self, name):
+        self[name] = self.rows[name]
+        return self[name]
 
 
 def experiment_table(app, docname, name):
@@ -329,7 +328,7 @@ def experiment_table(app, docname, name):
             noted = Noted(measured)
             predicate = compare(noted)
             ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
-            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.read.items())
+            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.items())
             rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
         content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
