@@ -15,7 +15,6 @@ from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective, SphinxRole
-from sphinx.util.math import get_node_equation_number
 
 from d2lpar.book.notebook import unbroken
 
@@ -50,12 +49,8 @@ def visit_inline_math(self, node):
 
 
 def visit_display_math(self, node):
-    """Write display math, with its anchor and number if it has a label."""
+    """Write display math, with its anchor if it has a label."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
-    if node["number"]:
-        self.body.append(f'<span class="eqno">({get_node_equation_number(self, node)})')
-        self.add_permalink_ref(node, "Link to this equation")
-        self.body.append("</span>")
     formula = mathml(node.astext(), "block", node)
     # On a phone a wide formula scrolls, and then the keyboard must reach it.
     self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
@@ -116,11 +111,8 @@ class KeepUnits(SphinxPostTransform):
                 continue
             else:
                 new = unbroken(text)
-            if new != text:
-                # replace() would take the first of several equal texts.
-                siblings = text.parent.children
-                place = next(i for i, other in enumerate(siblings) if other is text)
-                text.parent[place] = nodes.Text(new)
+            if new != text:  # Of equal siblings, replace() takes one after the other.
+                text.parent.replace(text, nodes.Text(new))
 
 
 class RepeatHeads(SphinxPostTransform):
@@ -149,7 +141,8 @@ class RepeatHeads(SphinxPostTransform):
 
 # --- Results ----------------------------------------------------------------------------------
 
-DIRECTIVES = {
+CONTENT = {
+    "measured": tables.measured,
     "causes-chart": tables.causes_chart,
     "causes-table": tables.causes_table,
     "claims-table": tables.claims_table,
@@ -164,7 +157,6 @@ DIRECTIVES = {
     "beside-pytorch-figure": peers.figure,
     "beside-pytorch-table": peers.table,
 }
-ROLES = {"measured": tables.measured}
 
 
 class Pending(nodes.General, nodes.Element):
@@ -197,7 +189,7 @@ class FillPending(SphinxPostTransform):
     def run(self, **kwargs):
         """Replace each placeholder of the page by the nodes that its function returns."""
         for node in list(self.document.findall(Pending)):
-            make = (DIRECTIVES | ROLES)[node["name"]]
+            make = CONTENT[node["name"]]
             node.replace_self(make(self.app, self.env.docname, node["argument"]))
 
 
@@ -314,27 +306,15 @@ def call_attributes_by_their_name():
             field.label = "Attributes"
 
 
-def find_public_name(app, env, node, content):
-    """Link a type of a private module by its public name in `d2lpar`."""
-    module, _, name = node["reftarget"].rpartition(".")
-    if module.startswith("d2lpar._"):
-        target, kind = f"d2lpar.{name}", node["reftype"]
-        python = env.get_domain("py")
-        return python.resolve_xref(env, node["refdoc"], app.builder, kind, target, node, content)
-    return None
-
-
 def setup(app):
     """Register all of it with Sphinx."""
-    app.setup_extension("d2lpar_explore")
-    app.setup_extension("d2lpar_first")
+    app.setup_extension("d2lpar_cells")
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)
-    for name in DIRECTIVES:
+    for name in CONTENT:
         app.add_directive(name, PendingDirective)
-    for name in ROLES:
-        app.add_role(name, PendingRole())
+    app.add_role("measured", PendingRole())
     app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
@@ -342,6 +322,5 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
-    app.connect("missing-reference", find_public_name)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -7,11 +7,10 @@ import d2lpar_tables as tables
 import matplotlib.pyplot as plt
 from d2lpar_runs import beside_pytorch
 from docutils import nodes
-from matplotlib.ticker import FuncFormatter, NullLocator
 
 from d2lpar import use_style
 from d2lpar._plain.format import prefix_of
-from d2lpar._timeline.plot import WIDTH, device_color
+from d2lpar._timeline.plot import WIDTH, device_color, format_log_axis
 
 GROUPS = {
     "Ten random products": [
@@ -99,9 +98,7 @@ def figure(app, docname, _):
     axes.axvline(1, color="black", linewidth=1)
     axes.set_xscale("log")
     axes.set_xlim(0.08, 14)
-    axes.set_xticks([0.1, 0.2, 0.5, 1, 2, 5, 10])
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    format_log_axis(axes.xaxis, "")
     axes.set_xlabel("time of PyTorch / time of JAX")
     axes.set_yticks(range(len(lines)), [words for words, *_ in lines])
     for label, (_, *names) in zip(axes.get_yticklabels(), lines, strict=True):

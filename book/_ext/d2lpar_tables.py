@@ -185,8 +185,8 @@ def causes_table(app, docname, _):
     """Return the machines of the tests, and a table of claims with their cause and without it."""
     kept, pages, rows = runs.causes(app), runs.tested_pages(app), []
     for page, claims in claims_by_page(app):
-        title = app.env.titles[page].astext()
-        rows.append(title + when_tested(pages.get(page.removeprefix("book/"))))
+        title, run = app.env.titles[page].astext(), pages.get(page.removeprefix("book/"))
+        rows.append(f"{title} ({run['date']}, at commit {run['commit']})" if run else title)
         for claim in claims:
             result = kept.get(claim.key, {})
             with_it, without = (tested(result.get(side)) for side in ("with", "without"))
@@ -196,11 +196,6 @@ def causes_table(app, docname, _):
     where = "; ".join(dict.fromkeys(results["machine"] for results in pages.values()))
     paragraph = nodes.paragraph(text=f"Tested on {where or 'no machine yet'}.")
     return [paragraph, table("causes", header, rows, stacked=True)]
-
-
-def when_tested(page):
-    """Return the date and the commit of a page's test, to follow its title."""
-    return f" ({page['date']}, at commit {page['commit']})" if page else ""
 
 
 def tested(side):
@@ -314,15 +309,14 @@ def facts(results):
 
 
 class Noted(dict):
-    """The rows of an experiment, which note the names that a finding reads."""
+    """Those rows of an experiment that a finding has read."""
 
     def __init__(self, rows):
-        super().__init__(rows)
-        self.read = {}
+        self.rows = rows
 
-    def __getitem__(self, name):
-        self.read[name] = super().__getitem__(name)
-        return self.read[name]
+    def __missing__(self, name):
+        self[name] = self.rows[name]
+        return self[name]
 
 
 def experiment_table(app, docname, name):
@@ -334,7 +328,7 @@ def experiment_table(app, docname, name):
             noted = Noted(measured)
             predicate = compare(noted)
             ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
-            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.read.items())
+            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.items())
             rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
         content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))

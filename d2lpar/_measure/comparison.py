@@ -23,7 +23,7 @@ import itertools
 import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from operator import itemgetter
 from typing import Any
@@ -208,19 +208,10 @@ class Comparison(dict[str, Measurement]):
             >>> again["sum"].total.samples == times["sum"].total.samples
             True
         """
-        measured = [
-            {
-                "name": measurement.name,
-                "dispatch": measurement.dispatch.as_dict(),
-                "total": measurement.total.as_dict(),
-                "observed": {name: q.as_dict() for name, q in measurement.observed.items()},
-                "warnings": list(measurement.warnings),
-                "devices": sorted(measurement.devices),
-            }
-            for measurement in self.values()
-        ]
         shared = {name: getattr(self, name) for name in _SHARED_FIELDS}
-        return json.dumps(shared | {"measurements": measured})
+        measured = list(map(asdict, self.values()))
+        # `sorted` turns the set of devices, which JSON does not have, into a list.
+        return json.dumps(shared | {"measurements": measured}, default=sorted)
 
     @classmethod
     def from_json(cls, text: str) -> "Comparison":

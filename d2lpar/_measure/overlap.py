@@ -107,7 +107,9 @@ def overlap_score(
         raise ValueError("An overlap score needs times above 0 seconds.")
     rounds = zip(*(quantity.samples for quantity in times), strict=True)
     scores = tuple((a + b - both) / min(a, b) for a, b, both in rounds)
-    shared = _shared_device(first, second)
+    measured = [time for time in (first, second) if isinstance(time, Measurement)]
+    devices = set().union(*(measurement.devices for measurement in measured))
+    shared = devices.pop() if len(measured) == 2 and len(devices) == 1 else ""
     return OverlapScore("overlap score", scores, shared_device=shared, **certainty_of(*times))
 
 
@@ -186,11 +188,3 @@ def _seconds(time: Measurement | Quantity | float) -> Quantity:
         f"An overlap score is made of times in seconds, found {time!r}: pass what `compare` "
         "measured, or numbers."
     )
-
-
-def _shared_device(first: object, second: object) -> str:
-    if isinstance(first, Measurement) and isinstance(second, Measurement):
-        devices = first.devices | second.devices
-        if len(devices) == 1:
-            return next(iter(devices))
-    return ""

@@ -16,13 +16,9 @@ from typing import Any
 class D2lparError(RuntimeError):
     """The request cannot be met here or now; the base class of all errors of d2lpar's own."""
 
-    __module__ = "d2lpar"  # The public name, as tracebacks print it.
-
 
 class DeviceError(D2lparError):
     """A device was asked for that JAX does not have, or can no longer make."""
-
-    __module__ = "d2lpar"
 
 
 class CompilationError(D2lparError):
@@ -30,8 +26,6 @@ class CompilationError(D2lparError):
 
     Call the function once before, with arguments of the same shapes, dtypes and devices.
     """
-
-    __module__ = "d2lpar"
 
 
 class WaitError(D2lparError):
@@ -43,8 +37,6 @@ class WaitError(D2lparError):
             and shape of the array that was read, or the function that was compiled.
         exact: Whether every read was recorded; in Python 3.11 some are found by sampling.
     """
-
-    __module__ = "d2lpar"
 
     def __init__(self, message: str, findings: Sequence[Any] = (), exact: bool = True) -> None:
         super().__init__(message)
@@ -59,13 +51,15 @@ class WorkerError(D2lparError):
         worker: The number of the process, if the error is about a single one.
     """
 
-    __module__ = "d2lpar"
-
     def __init__(self, message: str, worker: int | None = None, rank: int = 0) -> None:
         super().__init__(message)
         self.worker = worker
         # Of several errors the one of lowest rank is the cause: 0 died, 1 failed, 2 waited.
         self.rank = rank
+
+
+for _error in (D2lparError, DeviceError, CompilationError, WaitError, WorkerError):
+    _error.__module__ = "d2lpar"  # The public name, as tracebacks print it.
 
 
 def require_count(name: str, value: object, *, at_least: int, way_out: str = "") -> None:

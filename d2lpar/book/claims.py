@@ -219,13 +219,32 @@ class Claim:
         return rows
 
     def _html(self) -> str:
-        """Return a headline, with a table and remarks to unfold if there are predicates."""
+        """Return a headline, with a table and remarks to unfold if there are predicates.
+
+        The headline has the verdict of this machine, or of the newest record if the claim cannot be
+        tested here. A remark is about a GPU that has recorded the claim, or about all records.
+        """
+        tested, where, detail, remarks = self, "here", self.detail, []
         if not self.needs:
-            headline, remarks = self._tested_here()
+            for record, claim in self._elsewhere:
+                if record.has_gpu:
+                    result = f"{claim.text} ({claim._in_words('there')})"
+                    remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
         elif self._elsewhere:
-            headline, remarks = self._tested_elsewhere()
-        else:
-            headline, remarks = self._tested_nowhere(), []
+            record, tested = self._elsewhere[0]
+            where, detail = f"on {record.machine}", f"Testing it here needs {self.needs}"
+            link = f'<a href="{PAGE}">Every claim on every machine</a>.'
+            # The link may not be in the headline of a table, where a click unfolds.
+            remarks = [f"The table is of this machine. {link}" if self.predicates else link]
+        elif _places_in(self.sentence):
+            detail = ""  # The text, which stands for the sentence, names what is needed.
+        verdict = badge(tested._in_words(where), VERDICT_COLORS[tested.verdict])
+        headline = f"{with_code(self.text)} {verdict}"
+        if self._bound:
+            style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
+            headline += f' <span style="{style}">{with_code(self._bound)}</span>'
+        if detail:
+            headline += f" {with_code(detail)}."
         attributes = f'class="d2lpar-claim" data-verdict="{self.verdict}" style="margin:0.8em 0"'
         attributes += f' id="{self.anchor}"' if self.key else ""
         if not self.predicates:
@@ -234,37 +253,6 @@ class Claim:
         table = quantities_table(self.rows, self.predicates)
         small = "".join(f'<p style="margin:0.3em 0;font-size:0.9em">{line}</p>' for line in remarks)
         return f"<details {attributes}>{summary}{table}{small}</details>"
-
-    def _tested_here(self) -> tuple[str, list[str]]:
-        """Return the headline, and a remark for each GPU that has recorded the claim."""
-        remarks = []
-        for record, claim in self._elsewhere:
-            if record.has_gpu:
-                result = f"{claim.text} ({claim._in_words('there')})"
-                remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
-        return self._headline(self, "here", self.detail), remarks
-
-    def _tested_elsewhere(self) -> tuple[str, list[str]]:
-        """Return the headline with the newest record's verdict, and a link to all records."""
-        record, claim = self._elsewhere[0]
-        detail = f"Testing it here needs {self.needs}"
-        link = f'<a href="{PAGE}">Every claim on every machine</a>.'
-        # The link may not be in the headline of a table, where a click unfolds.
-        remark = f"The table is of this machine. {link}" if self.predicates else link
-        return self._headline(claim, f"on {record.machine}", detail), [remark]
-
-    def _tested_nowhere(self) -> str:
-        # A sentence with places is replaced by a text that names what is needed.
-        return self._headline(self, "here", "" if _places_in(self.sentence) else self.detail)
-
-    def _headline(self, tested: "Claim", where: str, detail: str) -> str:
-        """Return the text with the verdict of the claim that was tested, here or elsewhere."""
-        verdict = badge(tested._in_words(where), VERDICT_COLORS[tested.verdict])
-        headline = f"{with_code(self.text)} {verdict}"
-        if self._bound:
-            style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
-            headline += f' <span style="{style}">{with_code(self._bound)}</span>'
-        return f"{headline} {with_code(detail)}." if detail else headline
 
 
 def _digits_in(sentence: str) -> list[str]:

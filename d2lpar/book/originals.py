@@ -46,8 +46,15 @@ class Experiment:
         }
 
 
+_ACTIVITIES = "first", "second", "at once"
+
+
+def _both(*seconds: float) -> dict[str, float]:
+    return dict(zip(_ACTIVITIES, seconds, strict=True))
+
+
 def _is_sound_and_overlaps(rows: Rows) -> Predicate:
-    score = overlap_score(*(rows[row] for row in ("first", "second", "at once")))
+    score = overlap_score(*(rows[row] for row in _ACTIVITIES))
     # No overlap can give a score above 1, so such a score means a broken measurement.
     return score.between(0.5, 1 + SLACK)
 
@@ -134,34 +141,18 @@ EXPERIMENTS = {
         "Products on two devices, each alone and both at once (P3, P4)",
         {"both overlap": _is_sound_and_overlaps},
         {
-            "English edition 0.14.4, MXNet, CPU and GPU": {
-                "first": 0.3139,
-                "second": 0.2995,
-                "at once": 0.3148,
-            },
-            "Chinese 1st edition, MXNet, CPU and GPU": {
-                "first": 0.3588,
-                "second": 1.2104,
-                "at once": 1.2183,
-            },
-            "PyTorch edition, two GPUs": {"first": 1.6029, "second": 1.6026, "at once": 1.6019},
+            "English edition 0.14.4, MXNet, CPU and GPU": _both(0.3139, 0.2995, 0.3148),
+            "Chinese 1st edition, MXNet, CPU and GPU": _both(0.3588, 1.2104, 1.2183),
+            "PyTorch edition, two GPUs": _both(1.6029, 1.6026, 1.6019),
         },
     ),
     "P6": Experiment(
         "Products on one device, and a copy of each to another (P5, P6)",
         {"both overlap": _is_sound_and_overlaps},
         {
-            "English edition 0.14.4, MXNet, GPU to CPU": {
-                "first": 0.3089,
-                "second": 0.9983,
-                "at once": 1.0636,
-            },
-            "Chinese 1st edition, MXNet, GPU to CPU": {
-                "first": 1.2223,
-                "second": 0.5272,
-                "at once": 1.2770,
-            },
-            "PyTorch edition, GPU to CPU": {"first": 1.6024, "second": 2.2067, "at once": 2.0726},
+            "English edition 0.14.4, MXNet, GPU to CPU": _both(0.3089, 0.9983, 1.0636),
+            "Chinese 1st edition, MXNet, GPU to CPU": _both(1.2223, 0.5272, 1.2770),
+            "PyTorch edition, GPU to CPU": _both(1.6024, 2.2067, 2.0726),
         },
     ),
 }

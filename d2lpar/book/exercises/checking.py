@@ -294,23 +294,20 @@ def kind_of(value: Any) -> str:
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-class _Printed(io.TextIOBase):
+class _Printed(io.StringIO):
     """Keeps the beginning of the printed output, so that an endless loop does not fill memory."""
 
-    def __init__(self):
-        self._kept = ""
-        self._length = 0
+    more = 0  # Number of characters that are not kept.
 
     def write(self, text: str) -> int:
-        self._kept += text[: SHOWN - len(self._kept)]
-        self._length += len(text)
+        self.more += len(text) - super().write(text[: SHOWN - self.tell()])
         return len(text)
 
     def show(self) -> None:
-        if more := self._length - len(self._kept):
-            print(f"{self._kept} ... (and {more} more characters)")
-        elif self._kept:
-            print(self._kept.removesuffix("\n"))
+        if self.more:
+            print(f"{self.getvalue()} ... (and {self.more} more characters)")
+        elif kept := self.getvalue():
+            print(kept.removesuffix("\n"))
 
 
 def _rejection_of(error: BaseException) -> Exception:
@@ -401,7 +398,9 @@ class CallLog:
             time.sleep(5e-4)
             with self._lock:  # Calls from several threads get one order.
                 earlier = tuple(self.calls)
-                unfinished = tuple(call for call in earlier if not _is_done(call.result))
+                # is_ready() of a deleted array crashes Python.
+                alive = (call for call in earlier if not call.result.is_deleted())
+                unfinished = tuple(call for call in alive if not call.result.is_ready())
                 result = function(*args, **kwargs)
                 number, thread = len(self.of(label)), threading.get_ident()
                 self.calls.append(Call(label, number, result, thread, earlier, unfinished))
@@ -443,10 +442,6 @@ class CallLog:
                 look,
             )
         return overlapping
-
-
-def _is_done(array: jax.Array) -> bool:
-    return array.is_deleted() or array.is_ready()  # is_ready() of a deleted array crashes Python.
 
 
 # --- Work that keeps one core busy long enough to be seen unfinished ---------------------------

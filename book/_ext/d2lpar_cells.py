@@ -1,4 +1,7 @@
-"""Explorables in the book, for Sphinx: a picture, which a script replaces by the chart."""
+"""Outputs of cells, for Sphinx: the first screen of a page, and the figures to explore.
+
+Both read the executed notebook, since myst-nb drops outputs of unknown types.
+"""
 
 import json
 from pathlib import Path
@@ -9,11 +12,49 @@ from d2lpar_runs import executed
 from docutils import nodes
 from sphinx.transforms import SphinxTransform
 
+from d2lpar.book import claims
 from d2lpar.book.explore import MIME_TYPE
+from d2lpar.book.results import outputs_of
 
 # The version of Vega-Lite that Altair writes, as vl_convert names it.
 VERSION = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 SCRIPT = "vega-embed.js"
+
+
+class ShowFirst(SphinxTransform):
+    """Show pictures and sentences of tagged cells after the second paragraph of a page.
+
+    A reader should see a result before the code that makes it, but in a notebook the code comes
+    first. So the cell stays at the place where its code can run, and the page shows its picture and
+    the sentence of its claim above. Where the page shows the code, the picture appears there, too.
+    """
+
+    default_priority = 190
+
+    def apply(self):
+        """Move the pictures, copy those that stay with their code, and add the sentences."""
+        cells = executed(self.app, self.env.docname)["cells"]
+        pictures, sentences = [], []
+        for cell in self.document.findall(nodes.container):
+            if "tag_first-screen" not in cell["classes"]:
+                continue
+            for figure in list(cell.findall(nodes.figure)):
+                if "tag_remove-input" in cell["classes"]:
+                    figure.parent.remove(figure)
+                    pictures.append(nodes.container("", figure, classes=["cell_output"]))
+                else:  # The caption below is numbered, and its copy above is not.
+                    copy = figure.deepcopy()
+                    for caption in list(copy.findall(nodes.caption)):
+                        classes = ["d2lpar-caption"]
+                        text = nodes.paragraph("", "", *caption.children, classes=classes)
+                        caption.replace_self(text)
+                    pictures.append(nodes.container("", *copy, classes=["cell_output"]))
+            for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
+                sentences.append(nodes.paragraph(text=claims.Claim.from_dict(claim).text))
+        if pictures:
+            page = next(self.document.findall(nodes.section))
+            _, hook, *_ = (part for part in page if isinstance(part, nodes.paragraph))
+            page[page.index(hook) + 1 : page.index(hook) + 1] = pictures + sentences
 
 
 class PutExplorables(SphinxTransform):
@@ -22,7 +63,7 @@ class PutExplorables(SphinxTransform):
     default_priority = 200
 
     def apply(self):
-        """Read the charts from the executed notebook, since myst-nb drops unknown types."""
+        """Replace the outputs that are explorables, in the order of the executed notebook."""
         cells = executed(self.app, self.env.docname)["cells"]
         for cell in list(self.document.findall(is_element("cell_code"))):
             outputs = cells[cell["cell_index"]]["outputs"]
@@ -74,6 +115,7 @@ def write_script(app, error):
 
 def setup(app):
     """Register all of it with Sphinx."""
+    app.add_transform(ShowFirst)
     app.add_transform(PutExplorables)
     app.connect("html-page-context", add_script)
     app.connect("build-finished", write_script)
