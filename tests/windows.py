@@ -74,8 +74,9 @@ def account(
         over = samples[-1].end
         length = planned or over - second
         collections += [Collection(second + a, second + b, p) for a, b, p in given.collections]
-        since = min(over - 1, second)
-        closed.append(Window(second, over, samples, None, since, second, length))
+        stands_for = [(min(over - 1, second), second)]
+        is_cut = over - second < 0.5 * length
+        closed.append(Window(second, over, samples, None, stands_for, length, is_cut))
         busy = {name: merged(spans, second) for name, spans in given.busy.items()}
         together = {"CPU 0": merged(collectives, second)}
         calls = [(second, second + 1e-5)]
@@ -92,7 +93,10 @@ def account(
         times=Counter(),
         callers=defaultdict(Counter),
         windows=SimpleNamespace(
-            closed=closed, due=len(windows), could_begin=0.0, obstacle=lambda: ""
+            closed=closed,
+            due=min(len(windows), watched.seconds),
+            could_begin=0.0,
+            obstacle=lambda: "",
         ),
     )
     with pytest.MonkeyPatch.context() as patched:

@@ -22,6 +22,7 @@ from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place
 from d2lpar._plain.format import format_seconds, plural
 from d2lpar._watch.attribution import (
+    COLLECTIONS,
     KIND_OF,
     Charge,
     ChargedSample,
@@ -32,8 +33,9 @@ from d2lpar._watch.attribution import (
 )
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
+from d2lpar._watch.scales import find_scales
 from d2lpar._watch.shares import FEWEST, mean_share
-from d2lpar._watch.windows import COLLECTOR, Collection, Sample, Window, merged, overlap
+from d2lpar._watch.windows import COLLECTOR, OF_WATCH, Collection, Sample, Window, merged, overlap
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -82,30 +84,25 @@ class _Totals:
         self.idle: dict[str, Counter[int]] = {device: Counter() for device in devices}
         self.observed = self.inferred = self.collective = 0.0  # Seconds.
         self.reasons: Counter[str] = Counter()  # Why the devices were not seen, in seconds.
-        self.collections = 0  # How often Python collected garbage by itself.
+        self.times: Counter[Place] = Counter()  # How often Python collected garbage there.
 
-    def add(self, window: int, samples: list[ChargedSample], weight: float) -> None:
-        """Add a window, which stands for `weight` seconds.
+    def add(
+        self, window: int, samples: list[ChargedSample], scales: list[float], weight: float
+    ) -> None:
+        """Add a window that stands for `weight` seconds, and the scale of each of its samples.
 
         A window stands for no collections but its own, so these are not scaled up.
         """
-        collecting = sum(
-            each.seconds
-            for sample in samples
-            for each in sample.charges
-            if each.kind == "collection"
-        )
-        whole = sum(sample.seconds for sample in samples)
-        scale = (weight - collecting) / max(whole - collecting, 1e-9)
-        self.observed += whole
         first = next(iter(self.idle))
-        for sample in samples:
+        for sample, scale in zip(samples, scales, strict=True):
+            own = (scale * sample.working + sample.collecting) / sample.seconds
+            self.observed += sample.seconds
             for device in self.idle.keys() - {first}:
-                self.idle[device][window] += sample.idle[device] / whole
-            self.inferred += sample.inferred * scale
-            self.collective += sample.collective * scale
+                self.idle[device][window] += sample.idle[device] * own / weight
+            self.inferred += sample.inferred * own
+            self.collective += sample.collective * own
             for each in sample.charges:
-                own = 1.0 if each.kind == "collection" else scale
+                own = 1.0 if each.kind in COLLECTIONS else scale
                 self.idle[first][window] += each.lost * own / weight
                 self.lines[each.place].add(window, each, own, weight)
 
@@ -115,11 +112,11 @@ class _Totals:
         for each in collections:
             seconds = each.end - each.start - overlap(spans, each.start, each.end)
             line = self.lines[each.place]
-            line.unseen["collection"] += seconds
+            line.unseen[each.kind] += seconds
             if each.position:
                 line.positions[each.position] += seconds
             self.reasons["Python collected garbage"] += seconds
-            self.collections += each.place == COLLECTOR
+            self.times[each.place] += 1
 
     def add_unseen(self, unseen: Any) -> None:
         """Add the samples from time that no window stands for."""
@@ -144,20 +141,25 @@ def fill(watched: Watched, watcher: Any) -> None:
     watched.start_seconds = start - began
     windows = _usable(windows, programs, start)
     collections = [each for each in list(watcher.collections) if each.start > start]
-    weights = _weights(windows, collections, start, min(now, watcher.windows.due))
 
     devices, inside = _devices(windows), [compiled_in(window, programs) for window in windows]
+    charged = [
+        list(charge_window(w, list(_cut(w, start)), devices, feeder, compiled, collections))
+        for w, feeder, compiled in zip(windows, feeders(windows, inside), inside, strict=True)
+    ]
+    until = min(now, watcher.windows.due)
+    scales = find_scales(windows, charged, programs, collections, start, until)
     totals = _Totals(devices)
-    for n, feeder in enumerate(feeders(windows, inside)):
-        samples = list(_cut(windows[n], start))
-        charged = charge_window(windows[n], samples, devices, feeder, inside[n], collections)
-        totals.add(n, list(charged), weights[n])
+    totals.reasons["no window of the profiler fell on a compilation"] = scales.missed
+    for n, samples in enumerate(charged):
+        totals.add(n, samples, scales.samples[n], scales.windows[n])
     totals.add_collections(collections, windows)
     # Without a window, the time before the first one was not seen either.
     for since, unseen in [*watcher.unseen.items(), *({} if windows else watcher.early).items()]:
         if since >= start or watcher.after or watcher.windows.could_begin == math.inf:
             totals.add_unseen(unseen)
 
+    weights = scales.windows
     seen, after = sum(weights), watched.judged_seconds
     watched.windows, watched.unseen_seconds = len(windows), max(after - seen, 0.0)
     watched.observed_seconds, watched.collective_seconds = totals.observed, totals.collective
@@ -231,34 +233,6 @@ def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> flo
     return math.inf
 
 
-def _weights(
-    windows: list[Window], collections: list[Collection], start: float, until: float
-) -> list[float]:
-    """Return for how many seconds after the start, up to a time, each window counts.
-
-    A window that a call has kept open, since the call held Python's lock, counts more: the sampling
-    thread cannot begin a window during such a call. A collection of garbage counts once.
-    """
-    if not windows:
-        return []
-    spans = [(each.start, each.end) for each in collections]
-
-    def without_collections(since: float, until: float) -> float:
-        since = max(since, start)
-        return max(until - since - overlap(spans, since, until), 0.0)
-
-    lengths = [max(without_collections(w.began, w.over), 1e-9) for w in windows]
-    stands_for = [
-        without_collections(w.since, w.until) + n for w, n in zip(windows, lengths, strict=True)
-    ]
-    seen = sum(stands_for) + without_collections(windows[-1].over, until)
-    shares = [s * n / w.length for s, n, w in zip(stands_for, lengths, windows, strict=True)]
-    return [
-        window.over - max(window.began, start) - length + share * seen / sum(shares)
-        for window, length, share in zip(windows, lengths, shares, strict=True)
-    ]
-
-
 def _cut(window: Window, start: float) -> Iterator[Sample]:
     """Yield the samples of a window, cut to the window and to the time after the start."""
     first = max(window.began, start)
@@ -292,7 +266,7 @@ def _findings(
         if finding:
             finding.surely_lost = low * sum(weights)
             positions = line.positions or Counter(each.callers[0] for each in compiled[place])
-            _add_positions(finding, positions, watcher, totals.collections)
+            _add_positions(finding, positions, watcher, totals.times[place])
             rest -= lost
             yield finding
     if rest > 1e-9:
@@ -365,13 +339,14 @@ def _add_positions(
 ) -> None:
     """Add what was evaluated at the line, how often a thread came there, and from where."""
     callers: Counter[str] = Counter()
-    if finding.place == COLLECTOR:
+    if finding.place in (COLLECTOR, OF_WATCH):
         for position, seconds in positions.items():
             callers[str(position.place)] += seconds
         finding.times, finding.callers = collections, dict(callers)
         return
     finding.operation = max(positions, key=positions.get).operation if positions else ""
-    finding.times = finding.times or max(sum(watcher.times[each] for each in positions), 1)
+    # One pass of a line may come to several positions.
+    finding.times = finding.times or max((watcher.times[each] for each in positions), default=1)
     for position in positions:
         for caller, times in watcher.callers[position].items():
             if caller.place != finding.place:  # A comprehension's caller is on the same line.

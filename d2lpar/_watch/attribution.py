@@ -30,6 +30,7 @@ from d2lpar._watch.recompilations import Compiled
 from d2lpar._watch.windows import Collection, Sample, Spans, ThreadSample, Window, overlap
 
 OUTSIDE = Place("outside your code", 0, "")
+COLLECTIONS = "collection", "watch"  # The kinds of `Collection`.
 
 # The kinds of activities that are the same whatever the devices do.
 KIND_OF = {
@@ -65,6 +66,17 @@ class ChargedSample(NamedTuple):
     inferred: float  # How long the first device worked on an operator without an event.
     collective: float  # How long the first device was in collective operators.
     charges: list[Charge]
+    taken_at: float  # In seconds of `time.perf_counter`.
+
+    @property
+    def collecting(self) -> float:
+        """How long Python collected garbage."""
+        return sum(each.seconds for each in self.charges if each.kind in COLLECTIONS)
+
+    @property
+    def working(self) -> float:
+        """The rest of the seconds."""
+        return self.seconds - self.collecting
 
 
 def charge_window(
@@ -100,7 +112,7 @@ def charge_window(
         order = [ident for ident in dict.fromkeys(threads) if ident in sample.threads]
         charges = _charges(window, sample, idle[first], order, compiling)
         charges = list(_without_collections(charges, collections, sample, busy.get(first, [])))
-        yield ChargedSample(whole, idle, inferred, collective, charges)
+        yield ChargedSample(whole, idle, inferred, collective, charges, sample.taken_at)
 
 
 def compiled_in(window: Window, programs: list[Compiled]) -> list[Compiled]:
@@ -161,9 +173,9 @@ def _without_collections(
     covers a long collection.
     """
     parts = [
-        Collection(max(start, sample.start), min(end, sample.end), position)
-        for start, end, position in collections
-        if start < sample.end and end > sample.start
+        each._replace(start=max(each.start, sample.start), end=min(each.end, sample.end))
+        for each in collections
+        if each.start < sample.end and each.end > sample.start
     ]
     for n, charge in enumerate(charges):
         for part in parts:
@@ -171,7 +183,7 @@ def _without_collections(
             lost = min(seconds - overlap(busy, part.start, part.end), charge.lost)
             lost = max(lost, charge.lost - charge.seconds + seconds)
             if n == 0:
-                yield Charge(part.place, part.position, charge.thread, "collection", seconds, lost)
+                yield Charge(part.place, part.position, charge.thread, part.kind, seconds, lost)
             charge = charge._replace(seconds=charge.seconds - seconds, lost=charge.lost - lost)
         yield charge
 

@@ -56,8 +56,8 @@ KINDS = {
     ),
     "dispatch": (
         "prepares and dispatches",
-        "The calls cost Python more than the device: make fewer and larger ones, with jax.jit "
-        "around several, or jax.lax.scan over the steps.",
+        "Fewer and larger calls cost Python less: jax.jit around several, or jax.lax.scan over the "
+        "steps.",
         f"{_RECIPES}#many-small-steps",
     ),
     "slow dispatch": (
@@ -100,6 +100,7 @@ KINDS = {
         _CHAPTER,
     ),
     "unseen": ("takes time", "", _CHAPTER),
+    "watch": ("collects garbage of its own, which stops all Python threads", "", _CHAPTER),
     "other": ("lost less than half a per cent each", "", _CHAPTER),
 }
 """For each kind of finding: the words for it, the advice, and the section that explains why."""
@@ -142,7 +143,7 @@ _BY_CODE = [
     ),
 ]
 
-WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "other"}
+WITHOUT_ACTION = {"first compilation", "queue", "outside", "unseen", "watch", "other"}
 """The kinds of findings for which there is nothing to do."""
 
 SEEN = 0.005
@@ -256,7 +257,7 @@ class Watched:
             finding
             for finding in self.findings
             if finding.lost and finding.surely_lost / self.judged_seconds > over
-            if not finding.allowed and finding.kind not in ("first compilation", "other")
+            if not finding.allowed and finding.kind not in ("first compilation", "watch", "other")
         ]
 
     def advice(self, finding: Finding) -> str:

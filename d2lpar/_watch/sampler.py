@@ -46,6 +46,7 @@ from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
 from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows
 
+_KEPT_LOCK = 5e-3  # Seconds in a window without a sample; Python threads pass the lock on earlier.
 _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects are not kept.
 
 
@@ -213,15 +214,18 @@ class Watcher:
     def _run(self) -> None:
         self._native = threading.get_native_id()
         try:
-            pause = self._interval
-            while not self._done.wait(pause):
+            planned = time.perf_counter() + self._interval
+            while not self._done.wait(planned - time.perf_counter()):
                 self._listen_to_jax()
                 used = time.thread_time()
                 self._sample()
                 self._on_sample()
-                pause = self._pause_after(time.thread_time() - used)
+                spent = time.thread_time() - used
                 if self.windows.is_due():
-                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3))
+                    # Not counting this thread's own work, a call kept Python's lock meanwhile.
+                    late = time.perf_counter() - max(planned, self.windows.due) - spent
+                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3), late)
+                planned = time.perf_counter() + self._pause_after(spent)
         except BaseException as error:  # `watch` raises it where the block ends.
             self.error, self._native = error, 0
         finally:
@@ -258,8 +262,8 @@ class Watcher:
             last[ident] = top, stack, used
             python += spent if old_used is not None else 0.0
             has_stayed = old and stack and old.position == stack.position
-            if stack and not has_stayed:
-                self.times[stack.position] += 1
+            if stack and not has_stayed and not (old and stack.position in old.callers):
+                self.times[stack.position] += 1  # It has not come back from a call of that line.
             if old is None:
                 continue
             if not has_stayed:
@@ -277,7 +281,8 @@ class Watcher:
             self._note_unseen(now, before, first_half)
         elif before:
             native_cores = (process - process_before - python) / seconds
-            middle = now - seconds / 2
+            # A call that has kept Python's lock gave it up where it ended: the sample now is of it.
+            middle = before + min(seconds / 2, _KEPT_LOCK)
             window.samples += [
                 Sample(before, middle, before, first_half, native_cores),
                 Sample(middle, now, now, second_half, native_cores),
@@ -312,7 +317,8 @@ class Watcher:
         self._collecting_since = now if phase == "start" else None
         if phase == "stop" and since and now - since > _LONG_COLLECTION:
             sample = sample_stack(sys._getframe().f_back)  # None at the start of a thread.
-            self.collections.append(Collection(since, now, sample and sample.position))
+            is_own = threading.get_ident() == self._ident
+            self.collections.append(Collection(since, now, sample and sample.position, is_own))
 
     def _listen_to_jax(self) -> None:
         # A listener cannot be unregistered in jax 0.7, so all watchers share one. The module lacks

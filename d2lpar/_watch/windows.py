@@ -27,6 +27,7 @@ Launches by other threads than the main one remain unprotected.
 import ctypes
 import functools
 import math
+import random
 import re
 import sys
 import threading
@@ -45,6 +46,7 @@ from d2lpar._jax.stack import CodePosition, Place, StackSample
 Spans = list[tuple[float, float]]
 
 COLLECTOR = Place("Python's garbage collector", 0, "")
+OF_WATCH = Place("watch itself", 0, "")
 
 _OPENING_MARKER = "d2lpar.watch"
 # Operators that cannot end before every device takes part: XLA's names, and NVIDIA's kernels.
@@ -84,10 +86,18 @@ class Collection(NamedTuple):
     start: float
     end: float
     position: CodePosition | None  # The user's line that it struck, or that called `gc.collect`.
+    is_of_watch: bool = False  # The sampling thread has brought it about, with its samples.
+
+    @property
+    def kind(self) -> str:
+        """The kind, one of `report.KINDS`."""
+        return "watch" if self.is_of_watch else "collection"
 
     @property
     def place(self) -> Place:
-        """The line that called `gc.collect`, or else the collector."""
+        """The line that called `gc.collect`, or else the collector, or `watch`."""
+        if self.is_of_watch:
+            return OF_WATCH
         if self.position and self.position.called_name().rsplit(".", 1)[-1] == "collect":
             return self.position.place
         return COLLECTOR
@@ -165,15 +175,9 @@ class Window:
     over: float = 0.0
     samples: list[Sample] = field(default_factory=list)
     recording: Recording | None = None  # May have begun earlier, and ended later.
-    # It stands for the time between these two as well; then the window was due, but late.
-    since: float = 0.0
-    until: float = 0.0
+    stands_for: Spans = field(default_factory=list)  # Before it, and without its own time.
     length: float = 0.0  # The planned one, in seconds.
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether the program, or its own profiler, has ended it early."""
-        return self.over - self.began < 0.5 * self.length
+    is_cut: bool = False  # The program, or its own profiler, has ended it early.
 
     @functools.cached_property
     def events(self) -> Events | None:
@@ -249,7 +253,7 @@ def overlap(spans: Spans, start: float, end: float) -> float:
 
 
 def pause_after(elapsed: float) -> float:
-    """Return the pause between two windows, in seconds, after so many seconds of watching."""
+    """Return the mean pause between two windows, in seconds, after so many seconds of watching."""
     return max(0.2, 0.05 * elapsed)
 
 
@@ -262,6 +266,16 @@ class Windows:
         due                 |           |  the program records  |
         windows         [--]        [--]                        .   [--]
         stands for      <----------><----------><-- not seen --><------>
+
+    The pauses are random, so that no loop keeps in step with them. A call that keeps Python's lock
+    delays a window, or keeps it open to the end of the call. So a window that is late ends when it
+    would have ended, or is left out. Otherwise most windows would begin behind such calls, and the
+    time in the calls would be met too rarely::
+
+        call              [========]        [========]        [========]
+        due             |                     |                       |
+        windows         [----------]          . left out              .  [-]
+                         kept open                              ends as planned
     """
 
     RARER_AFTER, LENGTH = 20, 0.05  # A number of windows; seconds.
@@ -272,6 +286,7 @@ class Windows:
         # The first window is shorter, since its cost is unknown.
         self._length = self.LENGTH / 2
         self._began = self._last_over = self.due = time.perf_counter()
+        self._stands_for: Spans = []  # What the next window stands for, up to `_last_over`.
         self._retry = 0.0
         # When JAX had started.
         self.could_begin = self._began if state.has_started() else math.inf
@@ -307,23 +322,44 @@ class Windows:
         return self.due if time.perf_counter() > self.due + self.LATE else None
 
     def record(
-        self, take_sample: Callable[[Window], None], done: threading.Event, interval: float
+        self,
+        take_sample: Callable[[Window], None],
+        done: threading.Event,
+        interval: float,
+        late: float = 0.0,
     ) -> None:
-        """Take samples for the length of a window, with the profiler open."""
+        """Take samples for the length of a window, with the profiler open.
+
+        Args:
+            take_sample: Adds a sample to the window.
+            done: Ends the window.
+            interval: Seconds between two samples.
+            late: For how many seconds a call has delayed the window.
+        """
+        now = time.perf_counter()
+        if late > 0.7 * self._length:
+            self._stand_until(self.due if now > self.due + self.LATE else now, now)
+            self.due = now + random.uniform(0, 2 * pause_after(0))
+            return
         with self._window_lock:
+            # Opening takes a tenth of a millisecond (longer beside a GPU), but releases Python's
+            # lock, perhaps to a call that keeps it.
+            began = time.perf_counter()
             if not self._open_profiler():
                 return
-            began = time.perf_counter()
-            until = self.due if began > self.due + self.LATE else began
-            window = Window(began, 0.0, [], self._recording, self._last_over, until, self._length)
+            if state.has_accelerator():
+                began = time.perf_counter()
+            self._stand_until(self.due if began > self.due + self.LATE else began, began)
+            window = Window(began, 0.0, [], self._recording, self._stands_for, self._length)
             # A thread that computes in Python keeps the GIL for 5 ms, and samples would be rare.
             before = sys.getswitchinterval()
             shorter = min(before, 5e-4)
             sys.setswitchinterval(shorter)
             try:
                 take_sample(window)
-                while time.perf_counter() < window.began + self._length:
+                while time.perf_counter() < window.began + self._length - late:
                     if self._program_records.is_set() or done.wait(interval):
+                        window.is_cut = time.perf_counter() < began + 0.5 * self._length
                         break
                     take_sample(window)
                 # A call that held Python's lock, or a collection, may have come after the last one.
@@ -341,9 +377,16 @@ class Windows:
             # Closing may take a third of the time at first, and a twentieth later.
             times = 20 if len(self.closed) >= self.RARER_AFTER else 2
             pause = max(pause_after(window.over - self._began), times * self._closing_seconds)
-            self.due = window.over + pause
-            if not window.is_cut:  # Else the next one stands for this time as well.
-                self._last_over = window.over
+            self.due = window.over + random.uniform(0.5, 1.5) * pause
+            if window.is_cut:  # The next one stands for this time as well.
+                self._stand_until(window.over, window.over)
+            else:
+                self._stands_for, self._last_over = [], window.over
+
+    def _stand_until(self, until: float, now: float) -> None:
+        """Have the next window stand for the time until then, and not until now."""
+        self._stands_for = [*self._stands_for, (self._last_over, until)]
+        self._last_over = now
 
     def _open_profiler(self) -> bool:
         """Open the profiler unless it is open already; return whether it is open now."""

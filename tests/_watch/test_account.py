@@ -113,7 +113,7 @@ def test_the_start_ends_with_the_first_repetition():
 @pytest.mark.parametrize(("compiled", "kind"), [(0.04, "first compilation"), (0.01, "value")])
 def test_a_line_that_waits_and_compiles_is_told_by_the_compilation_if_that_is_long(compiled, kind):
     waits = window([WAIT] * 10, busy={"CPU 0": [(compiled, 0.1)]})
-    watched = account(waits, programs=[program(0, compiled, line="wait()")])
+    watched = account(waits, seconds=0.1, programs=[program(0, compiled, line="wait()")])
     assert [finding.kind for finding in watched.findings] == [kind]
 
 

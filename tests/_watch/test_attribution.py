@@ -68,16 +68,16 @@ def test_a_device_that_works_while_python_compiles_loses_nothing_by_it():
 def test_another_thread_that_compiles_meanwhile_loses_nothing():
     prepare = threading.main_thread().ident + 1
     threads = [STEP] + [WAIT] * 9, [at("log()", "compiles")] * 10
-    programs = [program(n, n + 0.1, prepare, "log()") for n in range(2)]
-    one = window(*threads, busy={"CPU 0": [(0.0, 0.09)]})
-    lost = {f.place.code: f.lost for f in account(one, one, programs=programs).findings}
+    compiles = window(*threads, busy={"CPU 0": [(0.0, 0.09)]})
+    watched = account(compiles, seconds=0.1, programs=[program(0, 0.1, prepare, "log()")])
+    lost = {f.place.code: f.lost for f in watched.findings}
     assert lost["log()"] == 0.0
-    assert sum(lost.values()) == pytest.approx(0.2)
+    assert sum(lost.values()) == pytest.approx(0.01)
 
 
 def test_what_is_compiled_goes_to_the_line_that_called_it_and_the_inner_of_two_programs_counts():
     outer, inner = program(0.0, 0.1), program(0.02, 0.05, line="log()")
-    watched = account(window([READ] * 10, busy={}), programs=[inner, outer])
+    watched = account(window([READ] * 10, busy={}), seconds=0.1, programs=[inner, outer])
     lost = {f.place.code: watched.loss(f) for f in watched.findings}
     assert lost == {"step()": pytest.approx(0.7), "log()": pytest.approx(0.3)}
 

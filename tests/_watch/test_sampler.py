@@ -146,6 +146,17 @@ def test_a_collection_by_hand_is_charged_to_its_line_and_known_without_a_window(
     assert watched.share(found) > 0.5
 
 
+def test_a_collection_that_the_samples_bring_about_is_of_watch():
+    watcher = Watcher()
+    for watcher._ident in (0, threading.get_ident()):
+        watcher._collecting_since = time.perf_counter() - 1.0
+        watcher._note_collection("stop", {})
+    assert [each.place.file for each in watcher.collections] == [
+        "Python's garbage collector",
+        "watch itself",
+    ]
+
+
 def test_a_collection_that_goes_on_is_no_time_that_a_call_kept_the_lock():
     watcher, now = Watcher(), time.perf_counter()
     watcher.began, watcher.windows.due, watcher._collecting_since = now - 10, now - 5, now - 4
