@@ -10,16 +10,14 @@ import pytest
 
 from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine, this_machine, versions
-from d2lpar.book import claims, results
+from d2lpar.book import results
 from d2lpar.book.claims import Claim
-from d2lpar.book.recorded import FOLDER
 from d2lpar.book.results import (
     MIME_TYPE,
     ExperimentResult,
     Results,
     keep,
     load,
-    outputs_of,
     page_of,
     this_run,
 )
@@ -101,14 +99,6 @@ def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expe
 # --- The outputs of a notebook ----------------------------------------------------------------
 
 
-def test_the_outputs_of_a_type_are_found_in_their_order():
-    notebook = notebook_with(HOLDS, ExperimentResult("A6", "", LOOP), FAILS)
-    for read in (notebook, json.loads(nbformat.writes(notebook))):
-        assert outputs_of(read, claims.MIME_TYPE) == [HOLDS.as_dict(), FAILS.as_dict()]
-        assert [kept["experiment"] for kept in outputs_of(read, MIME_TYPE)] == ["A6"]
-        assert outputs_of(read, "image/png") == []
-
-
 def test_a_run_says_where_when_and_with_what_it_was_begun():
     found = Results.of(HERE | this_run())
     assert (found.machine, found.versions) == (this_machine(), versions())
@@ -116,14 +106,6 @@ def test_a_run_says_where_when_and_with_what_it_was_begun():
 
 
 # --- Loading ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("published", sorted(FOLDER.glob("*.json")), ids=lambda path: path.stem)
-def test_what_machines_have_recorded_can_be_read(published):
-    found = load(published)
-    assert found.name == published.stem
-    assert any(found.claims.values())
-    assert found.experiments
 
 
 def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):

@@ -213,7 +213,6 @@ WRONG_SECOND = {
         lambda start: 1.0,
         r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
     ),
-    "no second": (3, "given an int, which cannot be .*\n.*, my_second, not"),
 }
 WRONG_EVERYTHING = {
     "twice": (
