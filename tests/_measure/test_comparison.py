@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import FakeDevice
+from fakes import FakeDevice, crowded_in
 from tables import cells_of, remarks_of
 
 from d2lpar import (
     CompilationError,
-    Control,
     InFlight,
     Quantity,
     carried,
@@ -197,12 +196,6 @@ def test_a_ratio_is_taken_round_by_round_and_named(clock, device):
 
 
 # --- The rounds that count --------------------------------------------------------------------
-
-
-def crowded_in(rounds):
-    """Return a control that does not hold in these rounds."""
-    count = itertools.count()
-    return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")
 
 
 def test_rounds_in_which_the_control_does_not_hold_do_not_count(clock, device):

@@ -108,17 +108,6 @@ def test_a_call_that_is_done_leaves_room_whichever_came_first(clock):
     assert clock.now == 100  # Where none is done, the oldest is waited for.
 
 
-def test_without_a_bound_nothing_waits_before_the_end(clock):
-    device = FakeDevice(clock)
-    with InFlight(None) as window:
-        for _ in range(40):
-            window.submit(device.run, 3)
-        assert clock.now == 0
-    assert clock.now == 120
-    window.submit(device.run, 3)
-    assert window.most_in_flight == 40  # The window was empty at the end of the block.
-
-
 @pytest.mark.parametrize("result", [None, 3, np.ones(3), [np.ones(3), "text"]])
 def test_arguments_are_passed_on_and_a_result_without_arrays_of_jax_comes_back_as_it_is(result):
     with InFlight(1) as window:

@@ -61,11 +61,6 @@ HERE = {
 WHOLE = json.dumps(HERE)
 
 
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "here.json"
-
-
 # --- Keeping the measurements of an experiment ------------------------------------------------
 
 
@@ -108,7 +103,8 @@ def test_a_run_says_where_when_and_with_what_it_was_begun():
 # --- Loading ----------------------------------------------------------------------------------
 
 
-def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(path):
+def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(tmp_path):
+    path = tmp_path / "here.json"
     path.write_text(WHOLE, encoding="utf-8")
     expected = Results(
         **{key: HERE[key] for key in ("name", "versions", "commit", "date", "load")},
@@ -149,7 +145,10 @@ def edited(place, value):
         (edited(("date",), GONE), f"something is missing or .*'date'.*{ANEW}"),
     ],
 )
-def test_what_is_no_file_of_results_is_refused_with_its_path_and_the_reason(path, text, message):
+def test_what_is_no_file_of_results_is_refused_with_its_path_and_the_reason(
+    tmp_path, text, message
+):
+    path = tmp_path / "here.json"
     path.write_text(text)
     with pytest.raises(ValueError, match=message) as caught:
         load(path)
