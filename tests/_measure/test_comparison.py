@@ -239,12 +239,6 @@ def test_a_look_waits_for_rounds_that_count_unless_the_time_is_up_or_hardly_any_
 # --- When it stops ----------------------------------------------------------------------------
 
 
-def alternating(device, *works):
-    """Return an arm that takes these times, again and again."""
-    again = itertools.cycle(works)
-    return lambda: device.run(next(again))
-
-
 def below_5(times):
     return times["a"].total < 5
 
@@ -265,7 +259,8 @@ def below_5(times):
 def test_it_goes_on_until_all_claims_are_decided_or_the_time_is_up(
     clock, device, works, until, max_seconds, rounds
 ):
-    arms = {"a": alternating(device, *works)}
+    again = itertools.cycle(works)
+    arms = {"a": lambda: device.run(next(again))}
     times = compare(arms, until=until, max_seconds=max_seconds, warmup=0, clock=clock)
     assert len(times["a"].total.samples) == rounds
 

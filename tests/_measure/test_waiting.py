@@ -106,6 +106,7 @@ def test_a_call_that_is_done_leaves_room_whichever_came_first(clock):
     assert clock.now == 5
     window.submit(fast.run, 1)
     assert clock.now == 100  # Where none is done, the oldest is waited for.
+    assert window.most_in_flight == 2  # One is left.
 
 
 @pytest.mark.parametrize("result", [None, 3, np.ones(3), [np.ones(3), "text"]])

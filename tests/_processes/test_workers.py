@@ -27,13 +27,6 @@ def shared():
         yield workers
 
 
-@pytest.fixture
-def two():
-    """Two workers, for a test that ends them."""
-    with Workers(2) as workers:
-        yield workers
-
-
 def number():
     import jax
 
@@ -158,14 +151,15 @@ NOT_REACHED = (
     ],
 )
 def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(
-    two, monkeypatch, function, timeout, error
+    monkeypatch, function, timeout, error
 ):
     monkeypatch.setattr(workers_module, "GRACE", 0.5)
-    with pytest.raises(WorkerError, match=error):
-        two.run(function, timeout=timeout)
-    assert repr(two) == "<2 workers, ended>"
-    with pytest.raises(WorkerError, match="These workers have ended"):
-        two.run(number)
+    with Workers(2) as two:
+        with pytest.raises(WorkerError, match=error):
+            two.run(function, timeout=timeout)
+        assert repr(two) == "<2 workers, ended>"
+        with pytest.raises(WorkerError, match="These workers have ended"):
+            two.run(number)
 
 
 def test_more_processes_than_cores_get_a_note_and_are_not_refused(monkeypatch, capsys):

@@ -21,10 +21,9 @@ from d2lpar.book.originals import EXPERIMENTS
 
 BOOK = ROOT / "book"
 NOTEBOOKS = notebooks()
-PARALLELISM = BOOK / "automatic-parallelism.md"
 CHAPTERS = {
     BOOK / "asynchronous-computation.md": "X",
-    PARALLELISM: "Y",
+    BOOK / "automatic-parallelism.md": "Y",
     BOOK / "measuring-asynchronous-code.md": "W",
     BOOK / "in-your-own-code.md": "Z",
     BOOK / "beyond-one-machine.md": "V",

@@ -51,7 +51,7 @@ class Book:
         self.ran = []
         self.odd = {}  # Verdicts, by run and key, of one try after the other.
         self.refused = {}  # Exercises that are not accepted.
-        self.before = lambda call: None
+        self.errors = {}  # What a run raises, by its number.
         self.folder = folder / "book"
         for name, keys in PAGES.items():
             cells = [f"claim('A claim.', x > 1, {key=})" for key in keys]
@@ -60,7 +60,8 @@ class Book:
     def run(self, page, intervention=None, *, devices=0, allow_errors=False, **_):
         name = name_of(page)
         label = intervention.takes_away if intervention else ONE_CORE if devices else AS_IT_IS
-        self.before(len(self.ran))
+        if error := self.errors.pop(len(self.ran), None):
+            raise error
         self.ran.append((name, label))
         self.condition = devices, len(os.sched_getaffinity(0))
         assert allow_errors == bool(intervention)
@@ -135,12 +136,7 @@ def test_pages_are_kept_as_they_finish_and_an_interruption_leaves_what_was_there
 ):
     book.gather()
     before = book.pages
-
-    def interrupt(call):
-        if call == 6:
-            raise KeyboardInterrupt
-
-    book.before = interrupt
+    book.errors = {6: KeyboardInterrupt()}
     monkeypatch.setattr(causes, "commit", lambda *paths: "c2")
     with pytest.raises(KeyboardInterrupt):
         book.gather()
@@ -159,12 +155,7 @@ def test_only_the_pages_that_are_named_run_and_what_is_no_page_any_more_is_dropp
 
 
 def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book):
-    def break_off(call):
-        if call == 1:
-            book.before = lambda call: None
-            raise CellTimeoutError("too\nlate")
-
-    book.before = break_off
+    book.errors = {1: CellTimeoutError("too\nlate")}
     assert book.gather() == ["one broke off, and its old evidence stays: too late"]
     assert book.ran == [ALL_RUNS[0], *ALL_RUNS[5:]]
     assert list(book.pages) == ["solutions/one"]
