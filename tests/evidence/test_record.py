@@ -40,12 +40,8 @@ def pages_in(file):
     return [claim.key for claims in load(file).claims.values() for claim in claims]
 
 
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "here.json"
-
-
-def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_from_there(file):
+def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_from_there(tmp_path):
+    file = tmp_path / "here.json"
     assert run(file, stops_at="three") == pages_in(file) == ["one", "two"]
     assert os.listdir(file.parent) == [file.name]
     later = {"date": "2026-11-22T12:00:00+00:00", "load": 0.5}
@@ -55,7 +51,8 @@ def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_fro
 
 
 @pytest.mark.parametrize("names", [["one"], ["one", "two", "three"]])
-def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(file, names):
+def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(tmp_path, names):
+    file = tmp_path / "here.json"
     run(file)
     pages = {page: path for page, path in PAGES.items() if path.stem in names}
     assert run(file, pages=pages) == names
@@ -63,7 +60,8 @@ def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(fi
 
 
 @pytest.mark.parametrize("key", ["machine", "versions", "commit"])
-def test_a_file_of_another_machine_or_state_begins_anew(file, capsys, key):
+def test_a_file_of_another_machine_or_state_begins_anew(tmp_path, capsys, key):
+    file = tmp_path / "here.json"
     run(file, HERE | {key: HERE["machine"] | {"cores": 0}}, stops_at="three")
     before = file.read_text()
     run(file, stops_at="one")
