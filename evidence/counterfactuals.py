@@ -371,10 +371,11 @@ def about_gpus(key: str) -> bool:
 
 def runs_without(page: Path) -> list[tuple[Intervention, list[str]]]:
     """Return the runs of a page without a cause: the intervention, and the keys of its claims."""
+    causes = {key: CAUSES.get(key) for key in claims_of(page)}
+    if missing := ", ".join(key for key, cause in causes.items() if not cause):
+        raise ValueError(f"{page} has claims without a cause in CAUSES of {__file__}: {missing}.")
     runs: dict[int, tuple[Intervention, list[str]]] = {}
-    for key in claims_of(page):
-        if not (cause := CAUSES.get(key)):
-            raise ValueError(f"{page} has a claim without a cause in CAUSES of {__file__}: {key}.")
+    for key, cause in causes.items():
         runs.setdefault(id(cause), (cause, []))[1].append(key)
     for cause, keys in runs.values():
         try:

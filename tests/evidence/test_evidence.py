@@ -257,7 +257,7 @@ def test_without_devices_claims_say_so_and_with_others_in_their_place_they_run(
 @pytest.mark.parametrize(
     ("cause", "words"),
     [
-        (None, r"has a claim without a cause in CAUSES of .*: x2"),
+        (None, r"has claims without a cause in CAUSES of .*: x2"),
         (Intervention("", {"z": ""}), r"one\.md, x2: 'z' does not stand in the notebook"),
     ],
 )
