@@ -9,6 +9,7 @@ from html import unescape
 from itertools import compress, pairwise
 
 import jupytext
+import numpy as np
 import pytest
 from run_notebook import ROOT, claims_of, notebooks, read
 
@@ -101,6 +102,46 @@ def test_the_appendix_explains_each_score_above_1_that_a_machine_has_recorded(pa
             low, high = score.interval
             assert f"from {low:.2f} to {high:.2f}" in page
             assert not score.broken
+
+
+def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files():
+    """Colab shows a role raw, so a chapter cannot read them."""
+    file = json.loads((ROOT / "evidence" / "h200.json").read_text())
+    runs = file["seconds"]["JAX"]
+    ms = {work: 1e3 * np.median(seconds) for work, seconds in runs.items()}
+    calls = runs["a thousand increments, call by call"]
+    call = f"{1e3 * min(calls):.0f} to {1e3 * max(calls):.0f} µs"
+    products, megabytes = ms["fifty products"], file["bytes copied"] / 1e6
+    pageable, pinned = (ms[f"copying them to {kind} memory"] for kind in ("pageable", "pinned"))
+    rates = f"{megabytes / pageable:.1f} GB/s into pageable memory and "
+    rates += f"{megabytes / pinned:.0f} GB/s into pinned"
+    late, early = (
+        (products + pinned - ms[way]) / products
+        for way in ("fifty products, then fifty copies", "each copy behind its product")
+    )
+    recipes, window = map(np.median, file["ratios"].values())
+    record = results.load(recorded.FOLDER / "h200-16-cores.json").claims.values()
+    (loop,) = (claim.numbers for page in record for claim in page if claim.key == "loop-mended")
+    phrases = {
+        "asynchronous-computation": [
+            call,
+            f"took {ms['a thousand increments, scan']:.0f} ms",
+            f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
+            f"a megabyte for each step, took {window:.1f} times as long",
+            f"learned from {loop['gain']:.1f} times as many examples",
+            f"{loop['after']:%} of the time instead of {loop['before']:%}",
+        ],
+        "measuring-asynchronous-code": [call, rates],
+        "automatic-parallelism": [
+            rates,
+            f"with a score of {late:.1f} on that H200",
+            f"right behind its product, of {early:.2f},",
+        ],
+        "in-your-own-code": [f"before and after both recipes: {recipes:.2f} times as fast."],
+    }
+    for page, expected in phrases.items():
+        text = " ".join((BOOK / f"{page}.md").read_text().split())
+        assert [phrase for phrase in expected if phrase not in text] == []
 
 
 def test_a_cell_that_the_page_shows_is_short_and_no_claim(path):
