@@ -15,19 +15,13 @@ def go_on(*_):
 
 
 def report(version, steps, work, wait):
-    """Time each piece of work and print the medians as JSON."""
-    seconds = medians(work, wait)
-    print(json.dumps({"version": version, "training steps": steps, "seconds": seconds}))
-
-
-def medians(work, wait):
-    """Return the median seconds of each piece of work, and of dispatching ten products."""
-    times = {}
+    """Print the median seconds of each piece of work, and of dispatching ten products, as JSON."""
+    medians = {}
     for name, run in work.items():
-        dispatch, times[name] = seconds(run, wait)
+        dispatch, medians[name] = seconds(run, wait)
         if name.startswith("ten random products"):
-            times[f"{name}, handed out"] = dispatch
-    return times
+            medians[f"{name}, handed out"] = dispatch
+    print(json.dumps({"version": version, "training steps": steps, "seconds": medians}))
 
 
 def seconds(run, wait, most=100, clock=time.perf_counter):

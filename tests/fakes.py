@@ -1,8 +1,9 @@
 """Time that moves only when told to, and arrays that are ready at a given time."""
 
+import itertools
 from types import SimpleNamespace
 
-from d2lpar import Comparison, Measurement, Quantity
+from d2lpar import Comparison, Control, Measurement, Quantity
 
 
 class FakeClock:
@@ -65,6 +66,12 @@ class FakeDevice:
         self._clock.advance(dispatch)
         self._free_at = max(self._free_at, self._clock.now) + work
         return FakeArray(self._clock, self._free_at, device=self)
+
+
+def crowded_in(rounds):
+    """Return a control that does not hold in these rounds."""
+    count = itertools.count()
+    return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")
 
 
 def run_of(machine="mine", needs=None, level=0.95, warnings=(), **times):

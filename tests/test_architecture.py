@@ -4,13 +4,12 @@ import importlib
 import inspect
 import pkgutil
 import re
-from pathlib import Path
 
 import pytest
+from run_notebook import ROOT
 
 import d2lpar
 
-ROOT = Path(__file__).parent.parent
 NAMES = {info.name for info in pkgutil.walk_packages(d2lpar.__path__, "d2lpar.")}
 
 

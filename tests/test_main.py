@@ -1,7 +1,4 @@
-import os
 import platform
-import subprocess
-import sys
 
 import jax
 import psutil
@@ -12,12 +9,8 @@ from d2lpar import __version__, format_bytes, usable_cores
 from d2lpar._jax.devices import this_machine
 
 
-def test_without_a_command_it_says_what_jax_sees_on_this_machine():
-    output = subprocess.check_output(
-        [sys.executable, "-m", "d2lpar"],
-        env=os.environ | {"JAX_NUM_CPU_DEVICES": "2"},
-        encoding="utf-8",
-    )
+def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
+    output = run_python("from d2lpar.__main__ import main; main()", JAX_NUM_CPU_DEVICES="2")
     rows = dict(line.split(maxsplit=1) for line in output.splitlines())
     assert rows["Memory"] == format_bytes(psutil.virtual_memory().total)
     assert rows["System"].startswith(platform.system())

@@ -59,7 +59,6 @@ def run_pytest(folder, test, *options):
         cwd=folder,
         capture_output=True,
         text=True,
-        check=False,
     )
 
 

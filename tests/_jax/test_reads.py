@@ -65,8 +65,5 @@ def test_a_recording_inside_shows_its_waits_and_both_are_put_back():
 def test_a_version_of_jax_that_reads_in_another_way_is_refused(monkeypatch):
     monkeypatch.setattr(reads, "READ_ATTRIBUTES", ())
     reads.require_hearing.cache_clear()
-    try:
-        with pytest.raises(D2lparError, match=r"cannot detect float with jax .*another version"):
-            reads.require_hearing()
-    finally:
-        reads.require_hearing.cache_clear()
+    with pytest.raises(D2lparError, match=r"cannot detect float with jax .*another version"):
+        reads.require_hearing()

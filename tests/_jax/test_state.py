@@ -20,23 +20,17 @@ from d2lpar import (
 from d2lpar._jax import state
 from d2lpar._measure.waiting import wait_for
 
-
-def enter(context):
-    with context():
-        pass
-
-
 CALLS = {
     "measure": lambda x: measure(jnp.sin, x),
     "compare": lambda x: compare({"sin": lambda: jnp.sin(x)}),
     "wait_all": lambda x: wait_all(),
     "blocks_host": lambda x: blocks_host(float, lambda: [x]),
     "record_trace": lambda x: record_trace(jnp.sin, x),
-    "watch": lambda x: enter(watch),
-    "no_waits": lambda x: enter(no_waits),
+    "watch": lambda x: watch().__enter__(),
+    "no_waits": lambda x: no_waits().__enter__(),
     "Timer": lambda x: Timer(),
-    "Benchmark": lambda x: enter(Benchmark),
-    "PeakMemory": lambda x: enter(PeakMemory),
+    "Benchmark": lambda x: Benchmark().__enter__(),
+    "PeakMemory": lambda x: PeakMemory().__enter__(),
     "InFlight": lambda x: InFlight(2),
 }
 

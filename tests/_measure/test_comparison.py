@@ -6,12 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import FakeDevice
+from fakes import FakeDevice, crowded_in
 from tables import cells_of, remarks_of
 
 from d2lpar import (
     CompilationError,
-    Control,
     InFlight,
     Quantity,
     carried,
@@ -199,12 +198,6 @@ def test_a_ratio_is_taken_round_by_round_and_named(clock, device):
 # --- The rounds that count --------------------------------------------------------------------
 
 
-def crowded_in(rounds):
-    """Return a control that does not hold in these rounds."""
-    count = itertools.count()
-    return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")
-
-
 def test_rounds_in_which_the_control_does_not_hold_do_not_count(clock, device):
     works = iter([1, *range(10)])
     arms = {"a": lambda: device.run(1 + next(works))}
@@ -246,12 +239,6 @@ def test_a_look_waits_for_rounds_that_count_unless_the_time_is_up_or_hardly_any_
 # --- When it stops ----------------------------------------------------------------------------
 
 
-def alternating(device, *works):
-    """Return an arm that takes these times, again and again."""
-    again = itertools.cycle(works)
-    return lambda: device.run(next(again))
-
-
 def below_5(times):
     return times["a"].total < 5
 
@@ -272,7 +259,8 @@ def below_5(times):
 def test_it_goes_on_until_all_claims_are_decided_or_the_time_is_up(
     clock, device, works, until, max_seconds, rounds
 ):
-    arms = {"a": alternating(device, *works)}
+    again = itertools.cycle(works)
+    arms = {"a": lambda: device.run(next(again))}
     times = compare(arms, until=until, max_seconds=max_seconds, warmup=0, clock=clock)
     assert len(times["a"].total.samples) == rounds
 

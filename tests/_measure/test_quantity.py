@@ -37,11 +37,6 @@ def test_a_surer_interval_needs_more_samples_and_fewer_are_said_to_be_too_few(le
     assert few.warnings[0] == f"{count} too few for a {100 * level:g} % interval (needs {fewest})"
 
 
-def test_widely_spread_samples_carry_a_warning():
-    assert TEN.warnings == ("interquartile range is 82% of the median",)
-    assert Quantity("steady", (1.0,) * 6).warnings == ()
-
-
 @pytest.mark.parametrize(
     ("predicate", "verdict"),
     [

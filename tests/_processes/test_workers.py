@@ -27,13 +27,6 @@ def shared():
         yield workers
 
 
-@pytest.fixture
-def two():
-    """Two workers, for a test that ends them."""
-    with Workers(2) as workers:
-        yield workers
-
-
 def number():
     import jax
 
@@ -158,14 +151,15 @@ NOT_REACHED = (
     ],
 )
 def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(
-    two, monkeypatch, function, timeout, error
+    monkeypatch, function, timeout, error
 ):
     monkeypatch.setattr(workers_module, "GRACE", 0.5)
-    with pytest.raises(WorkerError, match=error):
-        two.run(function, timeout=timeout)
-    assert repr(two) == "<2 workers, ended>"
-    with pytest.raises(WorkerError, match="These workers have ended"):
-        two.run(number)
+    with Workers(2) as two:
+        with pytest.raises(WorkerError, match=error):
+            two.run(function, timeout=timeout)
+        assert repr(two) == "<2 workers, ended>"
+        with pytest.raises(WorkerError, match="These workers have ended"):
+            two.run(number)
 
 
 def test_more_processes_than_cores_get_a_note_and_are_not_refused(monkeypatch, capsys):
@@ -271,16 +265,11 @@ def child():
 workers = Workers(int(sys.argv[1]) if sys.argv[1:] else 1)
 print(*[pid for both in workers.run(child) for pid in both], flush=True)
 """
-ENDS = {
-    "the end of the program": ("", None),
-    "SIGTERM": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGTERM),
-    "Ctrl-C": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGINT),
-    "kill -9": ("workers.run(time.sleep, 600, timeout=600)", signal.SIGKILL),
-}
 
 
-@pytest.mark.parametrize(("last", "sent"), ENDS.values(), ids=ENDS)
-def test_no_process_is_left_after(last, sent, left_of):
+@pytest.mark.parametrize("sent", [None, signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+def test_no_process_is_left_after_the_end_of_the_program_or_a_signal(sent, left_of):
+    last = "workers.run(time.sleep, 600, timeout=600)" if sent else ""
     command = [sys.executable, "-c", PROGRAM + last, "2" if sent == signal.SIGKILL else "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     with subprocess.Popen(command, text=True, **pipes) as parent:

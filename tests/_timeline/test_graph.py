@@ -26,10 +26,6 @@ def on(index):
     return jax.device_put(X, cpu(index))
 
 
-def two_results(x):
-    return jnp.sin(jnp.split(x, 2, axis=1)[1])
-
-
 OUTSIDE = on(1)
 
 
@@ -53,7 +49,7 @@ HUGE = jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32)
     ("function", "inputs", "operators_after", "edges"),
     [
         (lambda x, y: x * y + 2, (X, X), ["mul", "add"], [(0, 2), (1, 2), (2, 3)]),  # As in D2L.
-        (two_results, (X,), ["split", "sin"], [(0, 1), (1, 2)]),
+        (lambda x: jnp.sin(jnp.split(x, 2, axis=1)[1]), (X,), ["split", "sin"], [(0, 1), (1, 2)]),
         (lambda x, unused: x + 1, (X, X), ["add"], [(0, 2)]),
         (calls, (X,), ["inner", "inner", "<lambda>"], [(0, 1), (1, 2), (2, 3)]),
         (copies, (X, X), ["device_put", "device_put", "sin"], [(0, 2), (1, 3), (3, 4)]),

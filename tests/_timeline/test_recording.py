@@ -6,12 +6,12 @@ import threading
 import jax
 import numpy as np
 import pytest
+from fakes import crowded_in
 from jax.profiler import TraceAnnotation
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
 from d2lpar import (
     CompilationError,
-    Control,
     D2lparError,
     Event,
     cpu,
@@ -186,19 +186,13 @@ record_trace(len, "")
 # --- A typical recording ------------------------------------------------------------------------
 
 
-def held(*rounds):
-    """Return a control that holds in these rounds."""
-    count = itertools.count()
-    return Control(lambda: float(next(count) not in rounds), 0.5, "two free cores")
-
-
 @pytest.mark.parametrize(
     ("seconds", "control", "median"),
     [
         ([9, 2, 1, 3, 4], None, 3),
         ([4, 2, 1, 3], None, 2),
-        ([9, 2, 1, 3, 4], held(1, 2), 1),
-        ([9, 2, 1, 3, 4], held(), 3),
+        ([9, 2, 1, 3, 4], crowded_in({0, 3, 4}), 1),
+        ([9, 2, 1, 3, 4], crowded_in(range(5)), 3),
     ],
 )
 def test_of_several_recordings_that_count_the_one_of_median_length_is_returned(

@@ -48,46 +48,45 @@ def test_a_row_that_is_not_there_is_an_error_that_names_the_others():
         timeline().row("CPU 1")
 
 
+SOURCE = "from JAX's profiler; <i> from watching when results were ready"
+RUN = timeline(
+    event(PYTHON, 0, 10, operator="dispatch", run=0),
+    event(PYTHON, 10, 20, operator="dispatch", run=1),
+    event(PYTHON, 50, 100, "block", "wait", 2),
+    event(PYTHON, 60, 90, "read", "annotation", 3),
+    event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
+    event("CPU 0", 20, 40, operator="a"),
+    event("CPU 0", 30, 60, operator="b"),
+    event("<i>", 0, 100),
+    watched=["<i>"],
+)
+
+
 def test_a_timeline_prints_each_row_with_its_runs():
-    run = timeline(
-        event(PYTHON, 0, 10, operator="dispatch", run=0),
-        event(PYTHON, 10, 20, operator="dispatch", run=1),
-        event(PYTHON, 50, 100, "block", "wait", 2),
-        event(PYTHON, 60, 90, "read", "annotation", 3),
-        event(f"{PYTHON} 2", 0, 50, operator="dispatch", run=3),
-        event("CPU 0", 20, 40, operator="a"),
-        event("CPU 0", 30, 60, operator="b"),
-    )
-    assert repr(run).splitlines() == [
-        "timeline of 100 ns, from JAX's profiler",
+    assert repr(RUN).splitlines() == [
+        f"timeline of 100 ns, {SOURCE}",
         "  Python      2 calls, 70 ns busy, 30 ns idle",
         "  Python 2    1 calls, 50 ns busy, 50 ns idle",
+        "  <i>         1 runs, 100 ns busy, 0 s idle",
         "  CPU 0       1 runs, 40 ns busy, 60 ns idle",
     ]
 
 
 def test_in_a_notebook_a_timeline_is_a_table_with_bars_of_how_busy_each_row_is():
-    html = timeline(
-        event(PYTHON, 0, 25, operator="dispatch"),
-        event("CPU 0", 20, 50),
-        event("CPU 0", 30, 80, run=1),
-        event("<i>", 0, 100),
-        watched=["<i>"],
-    )._repr_html_()
+    html = RUN._repr_html_()
     assert cells_of(timeline()._repr_html_())[1:] == []
     header, *rows = cells_of(html)
     assert (header[0], header[1], header[3]) == ("", "busy for", "idle")
     assert [[row, busy, idle] for row, busy, _, idle in rows] == [
-        [PYTHON, "25 ns", "75%"],
+        [PYTHON, "70 ns", "30%"],
+        [f"{PYTHON} 2", "50 ns", "50%"],
         ["<i>", "100 ns", "0%"],
-        ["CPU 0", "60 ns", "40%"],
+        ["CPU 0", "40 ns", "60%"],
     ]
-    python, _, device = bars_of(html)
-    assert python[0] == "Python is busy for 25% of the time"
-    assert (python[1][-1], device[1][-1]) == ((HOST, 0, 25), (DEVICE, 0, 60))
-    assert remarks_of(html) == [
-        "100 ns in all, from JAX's profiler; <i> from watching when results were ready."
-    ]
+    python, *_, device = bars_of(html)
+    assert python[0] == "Python is busy for 70% of the time"
+    assert (python[1][-1], device[1][-1]) == ((HOST, 0, 70), (DEVICE, 0, 40))
+    assert remarks_of(html) == [f"100 ns in all, {SOURCE}."]
 
 
 def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():

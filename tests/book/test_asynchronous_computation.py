@@ -1,6 +1,6 @@
 import pytest
 from drawings import texts
-from fakes import FakeArray, FakeClock, FakeDevice
+from fakes import FakeArray, FakeDevice
 from matplotlib.colors import to_hex
 from tables import cells_of
 
@@ -18,8 +18,7 @@ from d2lpar.book.asynchronous_computation import (
 # --- Operations that make Python wait -----------------------------------------------------------
 
 
-def test_the_time_is_that_of_the_operation_alone():
-    clock = FakeClock()
+def test_the_time_is_that_of_the_operation_alone(clock):
     held = time_held({"slow": lambda y, s, i: clock.advance(3)}, seconds=1e-4, clock=clock)
     assert held["slow"].seconds == 3
 

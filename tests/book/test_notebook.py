@@ -3,8 +3,6 @@ import pytest
 from d2lpar.book.claims import Claim
 from d2lpar.book.notebook import with_code
 
-ELSEWHERE = Claim("On a GPU.", needs="a GPU")
-
 
 def test_in_a_notebook_an_object_is_displayed_once_in_all_its_forms_and_not_printed(run_python):
     program = """
@@ -19,7 +17,7 @@ with capture_output() as captured:
 print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
 """
     pytest.importorskip("IPython")
-    forms = " ".join(sorted(ELSEWHERE._repr_mimebundle_()))
+    forms = " ".join(sorted(Claim("On a GPU.", needs="a GPU")._repr_mimebundle_()))
     assert run_python(program) == f"True '' {forms}"
 
 

@@ -21,19 +21,13 @@ from d2lpar.book.workloads import (
 )
 
 KEY = jax.random.key(0)
-SIZES = (5, 8, 7, 1)
-
-
-def problem(rows=16):
-    """Parameters, inputs and targets, the biases far enough from zero to matter."""
-    draw = np.random.default_rng(0).normal
-    parameters = [(weights, bias + 0.1) for weights, bias in init_mlp(KEY, SIZES)]
-    inputs, targets = draw(size=(rows, SIZES[0])), draw(size=(rows, SIZES[-1]))
-    return parameters, inputs.astype(np.float32), targets.astype(np.float32)
 
 
 def test_a_training_step_is_forward_backward_and_update():
-    parameters, inputs, targets = problem()
+    draw = np.random.default_rng(0).normal
+    # The biases are far enough from zero to matter.
+    parameters = [(weights, bias + 0.1) for weights, bias in init_mlp(KEY, (5, 8, 7, 1))]
+    inputs, targets = (draw(size=(16, units)).astype(np.float32) for units in (5, 1))
 
     def loss_of(parameters):
         activations = inputs

@@ -20,7 +20,6 @@ from run_notebook import FEW_ROUNDS, ROOT, notebooks
 from d2lpar.book import claims, exercises, explore
 
 NOTEBOOKS = [path.with_suffix(".ipynb") for path in notebooks() if path.parent.name == "book"]
-IDS = [str(path.relative_to(ROOT / "book")) for path in NOTEBOOKS]
 PREINSTALLED = "jax==0.7.2", "jaxlib==0.7.2", "numpy", "matplotlib", "ipykernel"
 FIRST_CELL = 1  # The index of the first cell of code in each notebook.
 ADDRESS = "https://github.com/d2lpar/d2lpar"
@@ -119,13 +118,6 @@ d2lpar.book.workloads.training_size = lambda hidden: ((512, 64, 64, 1), 64)
 """
 
 
-def measuring_little(path):
-    """Return a notebook that measures little once its first cell has installed d2lpar."""
-    notebook = nbformat.read(path, as_version=4)
-    notebook.cells.insert(FIRST_CELL + 1, nbformat.v4.new_code_cell(QUICK))
-    return notebook
-
-
 def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(colab):
     _, (before, after) = colab
     assert not any(line.startswith("d2lpar") for line in before)
@@ -133,11 +125,12 @@ def test_the_first_cell_installs_the_package_and_touches_neither_jax_nor_numpy(c
     assert set(before) <= set(after)
 
 
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=IDS)
-def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, notebook):
-    name = notebook.relative_to(ROOT / "book")
-    executed = colab[0].execute(name.with_suffix("") / name.name, measuring_little(notebook))
-    page = html.parent / "jupyter_execute" / notebook.relative_to(ROOT)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs_to_its_end_and_shows_what_the_page_shows(html, colab, path):
+    notebook, name = nbformat.read(path, as_version=4), path.relative_to(ROOT / "book")
+    notebook.cells.insert(FIRST_CELL + 1, nbformat.v4.new_code_cell(QUICK))
+    executed = colab[0].execute(name.with_suffix("") / name.name, notebook)
+    page = html.parent / "jupyter_execute" / path.relative_to(ROOT)
     assert objects_in(executed) == objects_in(nbformat.read(page, as_version=4)) != []
     # Colab cannot show the book's own MIME types, and shows the HTML beside them.
     assert all("text/html" in data for data in shown_by(executed) if explore.MIME_TYPE in data)

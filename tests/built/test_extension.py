@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import d2lpar_tables as tables
 import pytest
@@ -24,16 +25,11 @@ def measured(monkeypatch, tmp_path):
     (tmp_path / "evidence").mkdir()
     file = tmp_path / "evidence" / "h200.json"
     file.write_text(json.dumps({"training steps": 5, "seconds": seconds}))
-    warnings = []
-
-    def warn(*words, **_):
-        warnings.append(words)
-
-    monkeypatch.setattr(tables, "logger", SimpleNamespace(warning=warn))
+    monkeypatch.setattr(tables, "logger", logger := Mock())
 
     def measured(argument):
         text = tables.measured(SimpleNamespace(srcdir=tmp_path), "book/index", argument)
-        return "".join(text), len(warnings)
+        return "".join(text), logger.warning.call_count
 
     return measured
 

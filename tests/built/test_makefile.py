@@ -62,11 +62,6 @@ class Tree:
         return run(*command, folder=self.path, **environment)[1]
 
 
-@pytest.fixture
-def tree(tmp_path):
-    return Tree(tmp_path)
-
-
 def test_make_alone_lists_every_target_that_installs_nothing_in_the_system():
     listed = re.findall(r"^make (\w+) +\S", run("make")[1], re.M)
     targets = re.search(r"^targets := (.*)", (ROOT / "Makefile").read_text(), re.M)[1]
@@ -94,7 +89,9 @@ def test_the_lock_names_every_dependency_and_no_index():
     assert not re.search("://|@ ", lock)
 
 
-def test_the_book_is_built_again_after_a_change_and_only_then(tree):
+def test_the_book_is_built_again_after_a_change_and_only_then(tmp_path):
+    tree = Tree(tmp_path)
+
     def is_built(*options, **environment):
         output = tree.build(*options, **environment)
         assert ("Built in" in output) != ("Nothing has changed" in output), output
@@ -124,8 +121,9 @@ FALSE_CLAIM = r"raise AssertionError('Claim: It is so.\n\n  does not hold here')
     ids=["a claim that fails", "a warning"],
 )
 def test_a_build_that_fails_ends_with_its_reason_and_leaves_the_last_book(
-    tree, cell, prose, reason
+    tmp_path, cell, prose, reason
 ):
+    tree = Tree(tmp_path)
     tree.build()
     shutil.rmtree(tree.path / "lib/jupyter_book")  # From here on, the real one.
     tree.write("_config.yml", "execute: {execute_notebooks: force, raise_on_error: true}")

@@ -20,7 +20,6 @@ in_a_browser = pytest.mark.skipif(
 )
 
 PAGES = re.findall(r"(?:root|file): (book/[\w/-]+)", (ROOT / "_toc.yml").read_text())
-CHAPTERS = PAGES[1:6]
 MADE_BY_SPHINX = ["genindex", "search", "404"]
 # The pages of the API are alike, so the browser visits only one of them.
 VISITED = [page for page in PAGES if "/api/" not in page or page == "book/api/measuring"]
@@ -185,7 +184,7 @@ def test_every_link_within_the_book_leads_to_a_page_and_a_place_on_it(html):
 
 # --- What fails silently ----------------------------------------------------------------------
 
-CHAPTER = f"{CHAPTERS[0]}.html"
+CHAPTER = f"{PAGES[1]}.html"
 
 
 @in_a_browser

@@ -12,19 +12,10 @@ from run_notebook import ROOT
 
 from d2lpar import exact
 from d2lpar.book.claims import MIME_TYPE, Claim
-from d2lpar.book.results import SCHEMA, load
+from d2lpar.book.results import load, this_run
 
 PAGES = {f"book/{name}": ROOT / "book" / f"{name}.md" for name in ("one", "two", "three")}
-HERE = {
-    "schema": SCHEMA,
-    "name": "here",
-    "machine": {"processor": "A", "cores": 4, "memory": 8, "system": "Linux", "devices": "1 x cpu"},
-    "versions": {"jax": "0.7.2"},
-    "commit": "abc1234",
-    "date": "2026-11-21T12:00:00+00:00",
-    "load": 1.5,
-    "pages": {},
-}
+HERE = this_run() | {"name": "here", "commit": "abc1234", "load": 1.5, "pages": {}}
 
 
 def run(file, here=HERE, pages=PAGES, stops_at=None):
@@ -49,12 +40,8 @@ def pages_in(file):
     return [claim.key for claims in load(file).claims.values() for claim in claims]
 
 
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "here.json"
-
-
-def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_from_there(file):
+def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_from_there(tmp_path):
+    file = tmp_path / "here.json"
     assert run(file, stops_at="three") == pages_in(file) == ["one", "two"]
     assert os.listdir(file.parent) == [file.name]
     later = {"date": "2026-11-22T12:00:00+00:00", "load": 0.5}
@@ -64,7 +51,8 @@ def test_each_page_is_on_disk_when_it_is_done_and_an_interrupted_run_goes_on_fro
 
 
 @pytest.mark.parametrize("names", [["one"], ["one", "two", "three"]])
-def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(file, names):
+def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(tmp_path, names):
+    file = tmp_path / "here.json"
     run(file)
     pages = {page: path for page, path in PAGES.items() if path.stem in names}
     assert run(file, pages=pages) == names
@@ -72,8 +60,9 @@ def test_pages_of_which_none_is_missing_are_measured_anew_and_the_others_stay(fi
 
 
 @pytest.mark.parametrize("key", ["machine", "versions", "commit"])
-def test_a_file_of_another_machine_or_state_begins_anew(file, capsys, key):
-    run(file, HERE | {key: HERE["machine"] | {"cores": 2}}, stops_at="three")
+def test_a_file_of_another_machine_or_state_begins_anew(tmp_path, capsys, key):
+    file = tmp_path / "here.json"
+    run(file, HERE | {key: HERE["machine"] | {"cores": 0}}, stops_at="three")
     before = file.read_text()
     run(file, stops_at="one")
     assert file.read_text() == before

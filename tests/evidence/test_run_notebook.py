@@ -1,6 +1,5 @@
 """Running notebooks, and the keys of their claims."""
 
-import subprocess
 import sys
 
 import pytest
@@ -52,24 +51,21 @@ def test_a_solution_that_is_not_accepted_ends_it_with_an_error(monkeypatch):
         run_notebook.main()
 
 
-INTERRUPTED = """
-import sys
-from pathlib import Path
-from run_notebook import run_notebook
-try:
-    run_notebook(Path(sys.argv[1]))
-except KeyboardInterrupt:
-    print("interrupted")
-"""
-
-
-def test_an_interrupt_ends_the_run_and_not_only_its_notebook(tmp_path):
+def test_an_interrupt_ends_the_run_and_not_only_its_notebook(tmp_path, run_python):
     page = write_page(
         tmp_path / "page.md",
         "import os, signal, threading\nos.kill(os.getppid(), signal.SIGINT)",
         "threading.Event().wait()",
     )
     # A process of its own may be interrupted.
-    command = [sys.executable, "-c", INTERRUPTED, str(page)]
-    done = subprocess.run(command, cwd=ROOT / "evidence", capture_output=True, text=True)
-    assert done.stdout == "interrupted\n", done.stderr[-2000:]
+    program = f"""
+import sys
+from pathlib import Path
+sys.path.append({str(ROOT / "evidence")!r})
+from run_notebook import run_notebook
+try:
+    run_notebook(Path({str(page)!r}))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    assert run_python(program) == "interrupted"
