@@ -50,7 +50,8 @@ def scheduled(windows: int) -> np.ndarray:
     """Return how many seconds each window stands for, as `Windows.record` opens them on a CPU."""
     ends = [0.0]
     for _ in range(windows):
-        ends.append(ends[-1] + pause_after(ends[-1]) + Windows.LENGTH)
+        pause = RNG.uniform(0.5, 1.5) * pause_after(ends[-1])
+        ends.append(ends[-1] + pause + Windows.LENGTH)
     return np.diff(ends)
 
 

@@ -22,14 +22,14 @@ its interval is too short.
 `Windows` on a CPU. In per cent, the worst of them:
 
         windows  covers at least  low above at most  high below at most  mean width
-              3             98.0                1.9                 2.1    69 to 84
+              3             98.0                1.9                 1.8    69 to 84
               5             98.9                1.1                 0.9    53 to 76
-              6             96.9                1.7                 1.5    46 to 72
-              8             99.0                1.0                 0.7    37 to 65
-             10             97.5                2.0                 1.6    31 to 60
-             20             95.7                2.0                 2.3    16 to 45
-             50             96.2                1.9                 2.5     7 to 33
-            100             96.0                2.2                 2.1     4 to 31
+              6             96.6                1.7                 1.7    46 to 72
+              8             97.2                1.4                 1.4    37 to 66
+             10             97.8                1.5                 1.6    31 to 60
+             20             96.5                1.8                 1.8    16 to 45
+             50             96.0                2.5                 2.5     7 to 34
+            100             95.8                2.2                 2.1     4 to 31
 """
 
 import functools
