@@ -5,6 +5,7 @@ a recording of its own (`jax.profiler.trace`). So the class of sessions that JAX
 replaced. A session of the program first closes the one of `watch`.
 """
 
+import functools
 import itertools
 import re
 import sys
@@ -13,6 +14,22 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
+
+
+def last_step() -> int | None:
+    """Return the number of the last step that the program has annotated, since the first call."""
+    annotation = getattr(sys.modules.get("jax.profiler"), "StepTraceAnnotation", None)
+    if annotation is not None and not hasattr(annotation, "last_step"):
+        original, annotation.last_step = annotation.__init__, None
+
+        @functools.wraps(original)
+        def noted(self: Any, *args: Any, **kwargs: Any) -> None:
+            if isinstance(number := kwargs.get("step_num"), int):
+                annotation.last_step = number
+            original(self, *args, **kwargs)
+
+        annotation.__init__ = noted
+    return getattr(annotation, "last_step", None)
 
 
 class Sessions:

@@ -8,7 +8,9 @@ in JAX is taken to wait for the others, so a process that does not wait is missi
 waits for a long computation of its own looks the same.
 """
 
+import inspect
 import json
+import linecache
 import mmap
 import tempfile
 import threading
@@ -18,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from d2lpar._jax.profiler import last_step
 from d2lpar._jax.stack import (
     CodePosition,
     Place,
@@ -120,6 +123,7 @@ class Sampler:
         # For each thread its last sample, when it last moved or computed, and its CPU time.
         self._previous: dict[int, tuple[StackSample, float, float]] = {}
         self._last_in_jax: list[Any] | None = None
+        self._last_dispatch = 0.0  # When a thread in JAX last moved or computed.
         self._dispatching = {threading.main_thread().ident}
         samples = round(_BLOCKED_AFTER / SAMPLE_INTERVAL)
         self._cpu_times: deque[tuple[float, float]] = deque(maxlen=samples)
@@ -155,6 +159,8 @@ class Sampler:
             if activity in _IN_JAX:
                 self._dispatching.add(ident)
                 self._last_in_jax = [now, line]
+                dispatched = now if activity == "compiles" else since
+                self._last_dispatch = max(self._last_dispatch, dispatched)
             threads.append(
                 {
                     "name": thread.name if thread else "a thread of XLA",
@@ -173,9 +179,24 @@ class Sampler:
             "sampled": now,
             "threads": threads,
             "last_in_jax": self._last_in_jax,
+            "last_dispatch": self._last_dispatch,
+            "step": last_step(),
             "cores": (cpu_last - cpu_first) / max(last - first, SAMPLE_INTERVAL),
         }
         self._shared.write(state)
+
+    def announce(self, function: Callable[..., Any]) -> None:
+        """Publish where a function begins, before it may keep the GIL from its first line on."""
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is None:
+            return
+        number = code.co_firstlineno
+        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
+        thread = {"name": "MainThread", "dispatches": True, "activity": "call", "callers": []}
+        now = self._clock()
+        thread |= {"since": now, "line": line}
+        state = {"sampled": now, "threads": [thread], "last_in_jax": None, "last_dispatch": 0.0}
+        self._shared.write(state | {"step": last_step(), "cores": 0.0})
 
 
 def _line_of(position: CodePosition) -> list[Any]:
@@ -214,21 +235,6 @@ class ProcessStatus(NamedTuple):
             return False
         return any(_waits(thread, now) for thread in self.state["threads"])
 
-    def last_progress(self) -> float:
-        """Return when a thread that dispatches last moved or computed; 0 if unknown.
-
-        Compiling counts as progress all the time.
-        """
-        threads = self.state["threads"] if self.state else ()
-        return max(
-            (
-                self.state["sampled"] if thread["activity"] == "compiles" else thread["since"]
-                for thread in threads
-                if thread["dispatches"]
-            ),
-            default=0.0,
-        )
-
 
 def _waits(thread: dict[str, Any], now: float) -> bool:
     if thread["activity"] in ("value", "barrier"):
@@ -236,6 +242,17 @@ def _waits(thread: dict[str, Any], now: float) -> bool:
     # A long call into JAX waits too: for room in the device's queue, or for its arguments.
     blocked = now - thread["since"] >= _BLOCKED_AFTER
     return blocked and thread["activity"] in _IN_CALL
+
+
+def stalled_since(processes: Sequence[ProcessStatus], now: float) -> float | None:
+    """Return since when no process has dispatched anything; None if none waits in JAX.
+
+    Compiling counts as dispatching all the time. A process that is busy in Python, or polls for a
+    file, dispatches nothing.
+    """
+    if not any(process.waits(now) for process in processes):
+        return None
+    return max(process.state["last_dispatch"] for process in processes if process.state)
 
 
 def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
@@ -274,6 +291,8 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
             when, line = state["last_in_jax"]
             if line not in [thread["line"] for thread in state["threads"]]:
                 yield f"last seen in JAX {_elapsed(when, now)} ago at {_with_code(line)}"
+        if state["step"] is not None:
+            yield f"at step {state['step']}"
         if state["cores"] >= 0.2 and not (unresponsive or process.fate):
             yield f"using {state['cores']:.1f} CPU cores"
     if process.printed:
@@ -314,24 +333,56 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         return f"{absent} {have} not reached what {present} {are} waiting for."
     if len(processes) == 1:
         return "It is waiting for its device."
-    numbers_at: dict[str, list[int]] = {}
-    for process in waiting:
-        line = next(t["line"] for t in process.state["threads"] if _waits(t, now))
-        numbers_at.setdefault(str(_place(line)), []).append(process.number)
-    if len(numbers_at) == 1:
+    lines = _by(waiting, lambda process: _waits_at(process, now))
+    steps = _by(waiting, lambda process: process.state["step"])
+    if len(lines) == len(steps) == 1:
         return (
             "All are waiting at the same line: one may be an iteration behind or ahead; or the "
             "computation takes that long."
         )
-    # Most processes wait at one line: name only the outliers.
-    by_count = sorted(numbers_at.items(), key=lambda item: len(item[1]))
-    if len(by_count[-2][1]) < len(by_count[-1][1]):
-        by_count.pop()
-    each = "; ".join(f"{process_list(numbers).lower()} at {place}" for place, numbers in by_count)
-    return (
-        f"All are waiting, but not at the same line: {each}. One of them has skipped or repeated "
-        "something that all must do together; or one is computing alone, and takes long."
-    )
+    verdict = "All are waiting at the same line, but not in the same step."
+    if len(lines) > 1:
+        has_callers = len({path[0] for path in lines}) < len(lines)
+        each = "; ".join(
+            f"{names[0].lower()}{names[1:]} at {_path_in_words(path[: 3 if has_callers else 1])}"
+            for path, names in lines.items()
+            if names != _OTHERS
+        )
+        verdict = (
+            f"All are waiting, but not at the same line: {each}. One of them has skipped or "
+            "repeated something that all must do together; or one is computing alone, and takes "
+            "long."
+        )
+    if len(steps) > 1 and None not in steps:
+        each = ", ".join(f"{names} at step {step}" for step, names in steps.items())
+        verdict += f" {each}."
+    return verdict
+
+
+_OTHERS = "the others"
+
+
+def _by(processes: Sequence[ProcessStatus], key: Callable[[ProcessStatus], Any]) -> dict[Any, str]:
+    """Return processes in words, by a key of each, the fewest first; most are "the others"."""
+    numbers: dict[Any, list[int]] = {}
+    for process in processes:
+        numbers.setdefault(key(process), []).append(process.number)
+    by_count = sorted(numbers.items(), key=lambda item: len(item[1]))
+    names = {value: process_list(group) for value, group in by_count}
+    if len(by_count) > 1 and len(by_count[-2][1]) < len(by_count[-1][1]):
+        names[by_count[-1][0]] = _OTHERS
+    return names
+
+
+def _waits_at(process: ProcessStatus, now: float) -> tuple[Place, ...]:
+    """Return the line at which a process waits, and its callers."""
+    thread = next(thread for thread in process.state["threads"] if _waits(thread, now))
+    return tuple(_place(line) for line in (thread["line"], *thread["callers"]))
+
+
+def _path_in_words(path: tuple[Place, ...]) -> str:
+    place, *callers = map(str, path)
+    return ", called from ".join([place, *callers])
 
 
 def process_list(numbers: Iterable[int]) -> str:

@@ -25,7 +25,8 @@ from d2lpar._processes.hang import Sampler, SharedState
 def main() -> None:
     """Join the other processes, and serve requests until the connection closes."""
     socket, file = map(int, sys.argv[1:])
-    Sampler(SharedState(file)).start()
+    sampler = Sampler(SharedState(file))
+    sampler.start()
     os.close(file)
     os.set_inheritable(socket, False)  # The socket must close when this process dies.
     connection = Connection(socket)
@@ -35,7 +36,7 @@ def main() -> None:
     kept: dict[int, Any] = {}
     send_outcome(connection, lambda: pickle.dumps(distributed.join(settings)))
     while True:
-        send_outcome(connection, functools.partial(serve, requests.get(), kept))
+        send_outcome(connection, functools.partial(serve, requests.get(), kept, sampler))
 
 
 def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
@@ -54,7 +55,7 @@ def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None
             os.killpg(0, signal.SIGKILL)
 
 
-def serve(request: bytes, kept: dict[int, Any]) -> bytes:
+def serve(request: bytes, kept: dict[int, Any], sampler: Sampler) -> bytes:
     """Call the function of a request, and return its result pickled; or keep the result."""
     import cloudpickle
 
@@ -69,7 +70,9 @@ def serve(request: bytes, kept: dict[int, Any]) -> bytes:
 
     function, args, kwargs = pickle.loads(call)
     kwargs = {name: value_of(argument) for name, argument in kwargs.items()}
-    result = value_of(function)(*map(value_of, args), **kwargs)
+    function = value_of(function)
+    sampler.announce(function)
+    result = function(*map(value_of, args), **kwargs)
     if keep is not None:
         kept[keep.number] = result
         result = None

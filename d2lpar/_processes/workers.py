@@ -56,7 +56,13 @@ from d2lpar._plain.errors import (
 )
 from d2lpar._plain.format import exit_status, format_seconds, plural
 from d2lpar._plain.script import PYTHON
-from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis, process_list
+from d2lpar._processes.hang import (
+    ProcessStatus,
+    SharedState,
+    diagnosis,
+    process_list,
+    stalled_since,
+)
 
 GRACE = 5.0
 """Seconds that the others get after one has failed, since they may wait for it for ever."""
@@ -186,9 +192,9 @@ class Workers:
                 processes cannot be sent.
             *args: Sent, and passed on; for something kept, each process passes its own value.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Print `diagnose` when no process has moved to another line or printed
-                anything for so many seconds; the call goes on. Compiling counts as moving, waiting
-                for a long computation does not. None for never.
+            stalled_after: Print `diagnose` when a process waits in JAX, and none has dispatched
+                anything for so many seconds; the call goes on. Compiling counts as dispatching; a
+                loop in Python that polls does not, nor does a long computation. None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
             **kwargs: Passed on like `args`, except for the names above.
@@ -246,8 +252,10 @@ class Workers:
             [0] has finished
             No verdict: no process was seen at a line of the program.
         """
-        statuses = [worker.status(self._outcomes) for worker in self._workers]
-        return diagnosis(statuses, time.monotonic())
+        return diagnosis(self._statuses(), time.monotonic())
+
+    def _statuses(self) -> list[ProcessStatus]:
+        return [worker.status(self._outcomes) for worker in self._workers]
 
     def __enter__(self) -> "Workers":
         return self
@@ -295,7 +303,7 @@ class Workers:
     def _collect(self, timeout: float | None, stalled_after: float | None = None) -> list[Any]:
         """Print the output of the workers until all have an outcome, and return the outcomes."""
         self._outcomes = outcomes = {}
-        stalls = _StallDetector(stalled_after or math.inf)
+        stalls = _StallDetector(stalled_after)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         failed = False
         while pending := {w.connection: w for w in self._workers if w.number not in outcomes}:
@@ -315,8 +323,8 @@ class Workers:
             failed = any(isinstance(outcome, WorkerError) for outcome in outcomes.values())
             if failed:
                 deadline = min(deadline, time.monotonic() + GRACE)
-            if stalls.detects(ready, pending.values()):
-                stalled = f"No process has moved for {format_seconds(stalled_after)}."
+            if stalls.detects(self._statuses):
+                stalled = f"No process has dispatched anything for {format_seconds(stalled_after)}."
                 print(f"{stalled}\n{self.diagnose()}", file=sys.stderr, flush=True)
             if remaining <= 0:
                 break
@@ -476,21 +484,28 @@ class _Worker:
 
 
 class _StallDetector:
-    """Detects that no process has made progress for some time, once for each stall."""
+    """Detects that processes have been stalled for some time, once for each stall."""
 
-    def __init__(self, after: float) -> None:
-        self._after, self._last_message, self._reported = after, time.monotonic(), 0.0
+    _PAUSE = 0.5  # Seconds between two looks, which must agree before anybody is blamed.
 
-    def detects(self, messages: Iterable[Any], workers: Iterable[_Worker]) -> bool:
-        """Return whether a stall has just become that long; any message or output ends it."""
-        if messages or math.isinf(self._after):
-            self._last_message = time.monotonic()
+    def __init__(self, after: float | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._after, self._clock = after, clock
+        self._next_look = math.inf if after is None else 0.0
+        self._began: float | None = None
+        self._reported: float | None = None
+
+    def detects(self, look: Callable[[], Sequence[ProcessStatus]]) -> bool:
+        """Return whether a stall has just become that long."""
+        now = self._clock()
+        if now < self._next_look:
             return False
-        progress = max(worker.status({}).last_progress() for worker in workers)
-        began = max(self._last_message, progress)
-        if began == self._reported or time.monotonic() - began < self._after:
+        self._next_look = now + self._PAUSE
+        before, self._began = self._began, stalled_since(look(), now)
+        if self._began is None or self._began != before or self._began == self._reported:
             return False
-        self._reported = began
+        if now - self._began < self._after:
+            return False
+        self._reported = self._began
         return True
 
 

@@ -3,10 +3,18 @@
 import queue
 import threading
 
+import jax
 import pytest
 from fakes import FakeClock
 
-from d2lpar._processes.hang import ProcessStatus, Sampler, SharedState, diagnosis
+from d2lpar._processes.hang import (
+    ProcessStatus,
+    Sampler,
+    SharedState,
+    diagnosis,
+    stalled_since,
+)
+from d2lpar._processes.workers import _StallDetector
 
 NOW = 100.0
 
@@ -20,8 +28,18 @@ def thread(activity, line=1, since=NOW - 9, **more):
     return own | {"activity": activity, "line": at(line), "since": since} | more
 
 
-def process(number, *threads, sampled=NOW, last_in_jax=None, cores=0.0, **more):
+def process(
+    number,
+    *threads,
+    sampled=NOW,
+    last_in_jax=None,
+    last_dispatch=0.0,
+    step=None,
+    cores=0.0,
+    **more,
+):
     state = {"sampled": sampled, "threads": threads, "last_in_jax": last_in_jax, "cores": cores}
+    state |= {"last_dispatch": last_dispatch, "step": step}
     return ProcessStatus(number, state, **more)
 
 
@@ -149,8 +167,63 @@ def test_each_process_is_shown_with_what_its_threads_do_for_how_long_and_their_c
     ]
 
 
-def test_compiling_is_progress_and_a_thread_that_never_dispatched_makes_none():
-    loader = thread("sleeps", since=NOW, dispatches=False)
-    assert process(0, thread("value"), loader).last_progress() == NOW - 9
-    assert process(0, thread("compiles")).last_progress() == NOW
-    assert ProcessStatus(0).last_progress() == 0
+def in_steps(*steps, lines=None):
+    lines = lines or [1] * len(steps)
+    return [
+        process(number, thread("value", line=line), step=step)
+        for number, (step, line) in enumerate(zip(steps, lines, strict=True))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("processes", "says"),
+    [
+        (
+            in_steps(118, 118, 117),
+            "at the same line, but not in the same step. Process 2 at step 117, the others at step "
+            "118.",
+        ),
+        (in_steps(4, 5, lines=[6, 7]), "takes long. Process 0 at step 4, Process 1 at step 5."),
+        (in_steps(4, 4), "All are waiting at the same line: one may be an iteration"),
+        (in_steps(4, None), "All are waiting at the same line, but not in the same step."),
+    ],
+)
+def test_the_steps_that_a_program_annotates_tell_who_is_behind(processes, says):
+    assert says in diagnosis(processes, NOW).splitlines()[-1]
+
+
+def test_two_that_wait_in_one_helper_are_told_apart_by_its_callers():
+    threads = [thread("value", line=3, callers=[at(caller)]) for caller in (8, 9, 9)]
+    processes = [process(number, each) for number, each in enumerate(threads)]
+    verdict = diagnosis(processes, NOW).splitlines()[-1]
+    assert "not at the same line: process 0 at train.py:3, called from train.py:8." in verdict
+
+
+def test_a_stall_begins_with_the_last_dispatch_of_all_and_only_if_one_waits():
+    waits = process(0, thread("value"), last_dispatch=NOW - 9)
+    polls = process(1, thread("call", since=NOW), last_dispatch=NOW - 7)
+    assert stalled_since([waits, polls, ProcessStatus(2)], NOW) == NOW - 7
+    assert stalled_since([polls, ProcessStatus(2)], NOW) is None
+
+
+def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
+    clock, stalls = FakeClock(), []
+    detector = _StallDetector(5.0, clock)
+
+    for clock.now, began in [(6, 0), (6.2, 0), (7, 0), (8, 0), (9, 4), (13, 4), (14, 4)]:
+        waits = process(0, thread("value", since=0.0), last_dispatch=began)
+        stalls.append(detector.detects([waits].copy))
+    assert stalls == [False, False, True, False, False, True, False]
+
+
+def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published():
+    shared, clock = SharedState(), FakeClock()
+    sampler = Sampler(shared, clock)
+    sampler.announce(in_steps)
+    (announced,) = shared.read()["threads"]
+    assert announced["line"][::2] == [__file__, "def in_steps(*steps, lines=None):"]
+    sampler.sample()
+    with jax.profiler.StepTraceAnnotation("train", step_num=7):
+        sampler.sample()
+    assert shared.read()["step"] == 7
+    shared.close()
