@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,7 +28,7 @@ from d2lpar._jax.stack import (
     processor_time,
     sample_stack,
 )
-from d2lpar._plain.format import format_seconds
+from d2lpar._plain.format import format_seconds, process_list
 
 SAMPLE_INTERVAL = 0.02
 """Seconds between two samples."""
@@ -332,9 +332,3 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         f"All are waiting, but not at the same line: {each}. One of them has skipped or repeated "
         "something that all must do together; or one is computing alone, and takes long."
     )
-
-
-def process_list(numbers: Iterable[int]) -> str:
-    """Return numbers of processes in words, such as "Process 1" or "Processes 0, 2 and 3"."""
-    *most, last = map(str, numbers)
-    return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"

@@ -54,9 +54,9 @@ from d2lpar._plain.errors import (
     require_posix,
     require_seconds,
 )
-from d2lpar._plain.format import exit_status, format_seconds, plural
+from d2lpar._plain.format import exit_status, format_seconds, plural, process_list
 from d2lpar._plain.script import PYTHON
-from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis, process_list
+from d2lpar._processes.hang import ProcessStatus, SharedState, diagnosis
 
 GRACE = 5.0
 """Seconds that the others get after one has failed, since they may wait for it for ever."""
