@@ -118,9 +118,9 @@ def barrier(name: str, seconds: float) -> None:
 
     The time begins when the first process comes, and JAX looks at the clock once a second. When the
     time is up, each process that waits gets the error, and one that comes later gets it at once.
-    Ctrl-C waits until then. If nothing catches the error, Python prints it, but JAX lets no process
-    exit before all do, for five minutes: call `os._exit(1)`, or use `python -m d2lpar run`, which
-    ends them all.
+    Until then Ctrl-C has no effect. After an error that nothing catches, JAX holds the process at
+    its exit until the missing ones exit too, or for five minutes: end it by `os._exit(1)`, or start
+    the script by `python -m d2lpar run`, which ends all processes.
 
     Without `jax.distributed.initialize` there is just this process, and nothing to wait for.
 
