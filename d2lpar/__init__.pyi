@@ -9,6 +9,7 @@ from ._jax.devices import (
     two_devices as two_devices,
     use_cpu_devices as use_cpu_devices,
 )
+from ._jax.distributed import barrier as barrier
 from ._jax.reads import waits_allowed as waits_allowed
 from ._measure.clock import Benchmark as Benchmark, Timer as Timer
 from ._measure.comparison import (

@@ -260,6 +260,9 @@ CAUSES = {
         "the minibatch that is missing",
         {"anew.run(train_on, [4, 3]": "anew.run(train_on, [4, 4]"},
     ),
+    "barrier-names-who-is-missing": Intervention(
+        "the process that does not come", {"coming=[0, 1]": "coming=[0, 1, 2]"}
+    ),
     # solutions/beyond-one-machine
     "v2-one-message": Intervention(
         "the one message", {"for in_one in (False, True))": "for in_one in (False, False))"}
@@ -324,6 +327,8 @@ IN_SHORT = {
     "same-losses": "One process and two have the same losses",
     "killed-and-restarted": "A training that was killed goes on as if undisturbed",
     "hang-names-who-is-missing": "The report of a hang names the process that is missing",
+    "barrier-names-who-is-missing": "The error of a barrier names the process that is missing",
+    "barrier-names-who-is-missing": "The error of a barrier names the process that is missing",
     "watch-finds-the-line": "`watch` finds the lines at which Python waits",
     "log-later": "Logging a loss two steps later is faster",
     "read-before-waiting": "Reading before it waits makes a loop faster",

@@ -44,6 +44,7 @@ BAD = {
     "measure, deleted result": (lambda: d2lpar.measure(lambda: GONE), "wait for that call's"),
     "wait_all, empty": (lambda: d2lpar.wait_all([]), "None for all of them"),
     "wait_all, a name": (lambda: d2lpar.wait_all(["cpu:0"]), "needs a device of JAX, such as"),
+    "barrier": (lambda: d2lpar.barrier(30, "epoch"), "positive number of seconds, found 'epoch'"),
     "blocks_host, tries": (lambda: d2lpar.blocks_host(float, list, tries=0), "at least 1"),
     "blocks_host, a result": (lambda: d2lpar.blocks_host(3, list), "needs an operation and a fun"),
     "device_name": (lambda: d2lpar.device_name("cpu:0"), "needs a device of JAX.* 'cpu:0'"),

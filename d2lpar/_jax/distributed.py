@@ -1,16 +1,26 @@
-"""Join JAX's processes on this machine, or have the script's own `initialize()` join them."""
+"""Join JAX's processes on this machine; wait for all of them, and name those that do not come."""
 
 import functools
 import importlib.abc
 import importlib.util
 import inspect
+import math
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+from d2lpar._plain.errors import D2lparError, require_seconds
+from d2lpar._plain.format import format_seconds, plural, process_list
+
+# JAX keeps the outcome of a barrier, for processes that come late, until its id is used again. So
+# an id is used again only after 16 calls. An id for each call would fill the coordinator's memory.
+_IDS = 16
+_MOST_MILLISECONDS = 2**31 - 1
 
 
 def join(settings: dict[str, Any]) -> None:
@@ -96,3 +106,78 @@ def without_proxies() -> Iterator[None]:
         yield
     finally:
         os.environ.update(proxies)
+
+
+def barrier(name: str, seconds: float) -> None:
+    """Wait until all processes have come here, or raise an error that names the missing ones.
+
+    All of them, on however many machines, have to call it equally often with the same name. It
+    waits for the processes alone, not for their devices, which may still compute what was
+    dispatched before. (`multihost_utils.sync_global_devices` is a program on all devices: it waits
+    for them too, for as long as it takes, and names nobody.)
+
+    The time begins when the first process comes, and JAX looks at the clock once a second. When the
+    time is up, each process that waits gets the error, and one that comes later gets it at once.
+    Until then Ctrl-C has no effect. After an error that nothing catches, JAX holds the process at
+    its exit until the missing ones exit too, or for five minutes: end it by `os._exit(1)`, or start
+    the script by `python -m d2lpar run`, which ends all processes.
+
+    Without `jax.distributed.initialize` there is just this process, and nothing to wait for.
+
+    Args:
+        name: The name of the barrier, for the error; it can be used again, also after an error.
+        seconds: How long to wait.
+
+    Raises:
+        D2lparError: If a process has not come in time, or if this JAX has no such barrier.
+        ValueError: If the time is no finite, positive number of seconds.
+
+    Example:
+        >>> barrier("the checkpoint is written", 30)
+    """
+    require_seconds("seconds", seconds)
+    try:
+        from jax._src.distributed import global_state as state
+
+        if not (client := state.client):
+            return
+        count, read = client.key_value_increment, client.key_value_dir_get
+        wait, process, processes = client.wait_at_barrier, state.process_id, state.num_processes
+    except (ImportError, AttributeError) as error:
+        raise D2lparError(
+            f"barrier() needs a private name that JAX does not have here: {error}. Install JAX "
+            "0.7.2 or newer (0.12 is the last one tried), or call "
+            "multihost_utils.sync_global_devices(name), which names nobody."
+        ) from error
+    key = f"d2lpar.barrier({name!r})"
+    call = count(f"{key}/{process}", 1)
+    try:
+        wait(f"{key} {call % _IDS}", min(math.ceil(seconds * 1000), _MOST_MILLISECONDS))
+    except RuntimeError as error:
+        if "DEADLINE_EXCEEDED" not in str(error):
+            raise
+        came = {int(k.rpartition("/")[2]) for k, calls in read(f"{key}/") if int(calls) >= call}
+        missing = missing_processes(str(error), {*range(processes)} - came)
+        raise D2lparError(
+            f"{missing} did not come to the barrier {name!r} within {format_seconds(seconds)}. The "
+            "output of a missing process, or `py-spy dump --pid` on its machine, shows where it "
+            "is. If it only takes longer, wait for more seconds."
+        ) from error
+
+
+def missing_processes(message: str, not_yet: set[int]) -> str:
+    """Return which processes JAX's error is about; some may have come since.
+
+    JAX names two at most, and JAX 0.7 names them otherwise::
+
+        # of tasks that reached the barrier: 1/5.
+        The first task at the barrier: 0. Some timed out task names:
+        2                                       or /job:jax_worker/replica:0/task:2
+        4                                       or /job:jax_worker/replica:0/task:4
+    """
+    named = map(int, re.findall(r"^(?:/job:.*:)?(\d+)$", message, re.MULTILINE))
+    missing = sorted(not_yet | {*named})
+    if counts := re.search(r" (\d+)/(\d+)\.$", message, re.MULTILINE):
+        more = int(counts[2]) - int(counts[1]) - len(missing)
+        missing += [plural(more, "other")] if more > 0 else []
+    return process_list(missing)

@@ -61,6 +61,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def process_list(numbers: Iterable[int]) -> str:
+    """Return numbers of processes in words, such as "Process 1" or "Processes 0, 2 and 3"."""
+    *most, last = map(str, numbers)
+    return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"
+
+
 def format_seconds(seconds: float) -> str:
     """Write a duration in seconds as people read it.
 

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from d2lpar._jax.stack import (
     processor_time,
     sample_stack,
 )
-from d2lpar._plain.format import format_seconds
+from d2lpar._plain.format import format_seconds, process_list
 
 SAMPLE_INTERVAL = 0.02
 """Seconds between two samples."""
@@ -383,9 +383,3 @@ def _waits_at(process: ProcessStatus, now: float) -> tuple[Place, ...]:
 def _path_in_words(path: tuple[Place, ...]) -> str:
     place, *callers = map(str, path)
     return ", called from ".join([place, *callers])
-
-
-def process_list(numbers: Iterable[int]) -> str:
-    """Return numbers of processes in words, such as "Process 1" or "Processes 0, 2 and 3"."""
-    *most, last = map(str, numbers)
-    return f"Processes {', '.join(most)} and {last}" if most else f"Process {last}"

@@ -54,13 +54,12 @@ from d2lpar._plain.errors import (
     require_posix,
     require_seconds,
 )
-from d2lpar._plain.format import exit_status, format_seconds, plural
+from d2lpar._plain.format import exit_status, format_seconds, plural, process_list
 from d2lpar._plain.script import PYTHON
 from d2lpar._processes.hang import (
     ProcessStatus,
     SharedState,
     diagnosis,
-    process_list,
     stalled_since,
 )
 
