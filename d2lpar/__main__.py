@@ -1,6 +1,7 @@
 """The command `python -m d2lpar`: its options, and the function that each subcommand calls."""
 
 import argparse
+import re
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -88,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         help="run a script in several processes of this machine",
         description="Run a script in several processes of this machine, as mpirun or Slurm would: "
         "jax.distributed.initialize(), called without arguments, joins them. If one fails, all "
-        "are stopped, and the exit status is 1.",
+        "are stopped, and the exit status is that of the first: 1 after an exception, 128 + n "
+        "after a signal n. SIGTERM is handed on to them.",
     )
     running.add_argument("-n", "--processes", type=count, default=2, help="how many (2)")
     running.add_argument(
@@ -104,6 +106,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="show the line of each process if none has moved for this long, for example 60s; so "
         "do Ctrl-C, the signal SIGUSR1, and --timeout",
+    )
+    running.add_argument(
+        "--grace",
+        type=seconds,
+        default=30.0,
+        metavar="TIME",
+        help="how long they have to save and end after SIGTERM (30s); a second SIGTERM ends them",
     )
     running.add_argument(
         "--watch",
@@ -175,14 +184,13 @@ def share(text: str) -> float:
 
 
 def seconds(text: str) -> float:
-    """Read a time in seconds or, with `m` behind it, in minutes."""
-    try:
-        number = 60 * float(text[:-1]) if text.endswith("m") else float(text.removesuffix("s"))
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < float("inf"):
-        raise argparse.ArgumentTypeError(f"a time is a number, such as 30s or 5m, found {text!r}")
-    return number
+    """Read a time in seconds, or with `ms`, `m` or `h` behind it."""
+    matched = re.fullmatch(r"(\d+\.?\d*|\.\d+)(ms|s|m|h|)", text, re.ASCII)
+    if not matched:
+        raise argparse.ArgumentTypeError(
+            f"a time is a number, such as 500ms, 30s, 5m or 2h, found {text!r}"
+        )
+    return float(matched[1]) * {"ms": 1e-3, "m": 60.0, "h": 3600.0}.get(matched[2], 1.0)
 
 
 def limit(text: str) -> float:

@@ -328,7 +328,6 @@ IN_SHORT = {
     "killed-and-restarted": "A training that was killed goes on as if undisturbed",
     "hang-names-who-is-missing": "The report of a hang names the process that is missing",
     "barrier-names-who-is-missing": "The error of a barrier names the process that is missing",
-    "barrier-names-who-is-missing": "The error of a barrier names the process that is missing",
     "watch-finds-the-line": "`watch` finds the lines at which Python waits",
     "log-later": "Logging a loss two steps later is faster",
     "read-before-waiting": "Reading before it waits makes a loop faster",

@@ -6,6 +6,7 @@ import pytest
 from commands import main_with
 
 from d2lpar import __version__, format_bytes, usable_cores
+from d2lpar.__main__ import seconds
 from d2lpar._jax.devices import this_machine
 
 
@@ -27,16 +28,23 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
         ("watch nowhere.py", 2, "there is no script 'nowhere.py'"),
         ("watch --json nowhere/file", 2, "the report cannot be written to 'nowhere/file'"),
         ("watch --fail-over 200%", 2, "a share lies between 0 % and 100 %, found '200%'"),
-        ("watch --after 500ms", 2, "a time is a number, such as 30s or 5m, found '500ms'"),
+        ("watch --after 1mm", 2, "a time is a number, such as 500ms, 30s, 5m or 2h, found '1mm'"),
         ("run --json report.json", 2, "--json needs --watch"),
-        ("run -n 0", 2, "a count is an integer of at least 1, found '0'"),
+        ("run -n 0", 2, "argument -n/--processes: a count is an integer of at least 1, found '0'"),
         ("run --timeout 0s", 2, "a limit is longer than 0 s, found '0s'"),
-        ("run --timeout inf", 2, "a time is a number, such as 30s or 5m, found 'inf'"),
+        ("run --timeout inf", 2, "such as 500ms, 30s, 5m or 2h, found 'inf'"),
     ],
 )
 def test_wrong_usage_is_refused_before_anything_runs(options, status, says, capsys):
     assert main_with(*options.split(), __file__) == status
     assert says in "".join(capsys.readouterr())
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("500ms", 0.5), ("1.5", 1.5), ("30s", 30), ("5m", 300), ("2h", 7200)]
+)
+def test_a_time_has_a_unit_or_is_in_seconds(text, expected):
+    assert seconds(text) == expected
 
 
 WINDOWS = """

@@ -51,11 +51,19 @@ class WorkerError(D2lparError):
         worker: The number of the process, if the error is about a single one.
     """
 
-    def __init__(self, message: str, worker: int | None = None, rank: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        worker: int | None = None,
+        rank: int = 0,
+        status: int = 1,
+        ended: float = math.inf,
+    ) -> None:
         super().__init__(message)
         self.worker = worker
-        # Of several errors the one of lowest rank is the cause: 0 died, 1 failed, 2 waited.
-        self.rank = rank
+        self.rank = rank  # 0 died, 1 failed, 2 waited.
+        self.status = status or 1  # As a shell has it: 128 + 9 for SIGKILL. A failure is not 0.
+        self.ended = ended  # When the process died or failed, by time.monotonic().
 
 
 for _error in (D2lparError, DeviceError, CompilationError, WaitError, WorkerError):

@@ -28,6 +28,7 @@ from d2lpar._jax.stack import (
     cell_of,
     current_frames,
     may_dispatch,
+    owner_of,
     processor_time,
     sample_stack,
 )
@@ -188,7 +189,7 @@ class Sampler:
     def announce(self, function: Callable[..., Any]) -> None:
         """Publish where a function begins, before it may keep the GIL from its first line on."""
         code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is None:
+        if code is None or owner_of(code.co_filename) != "user":
             return
         number = code.co_firstlineno
         line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]

@@ -3,36 +3,42 @@
 Exit statuses of `run`:
 
     0    Every process has succeeded.
-    1    A process has failed or timed out, or could not start.
+    1    The time was up, or a process could not start.
     2    Wrong usage, such as a script that does not exist.
     130  Ended by Ctrl-C.
-    143  Ended by SIGTERM.
+    141  Nobody reads the output any more, as after `| head -2`.
+    143  Ended by SIGTERM, or after the time that it leaves.
+    n    The exit status of the first process that failed: 1 after an exception, what it gave to
+         `sys.exit` or `os._exit` (1 for 0), 128 + the number of the signal that ended it.
 """
 
 import argparse
 import atexit
 import gc
 import itertools
+import math
 import os
 import re
 import signal
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
 from d2lpar._jax.distributed import leave_without_waiting
-from d2lpar._plain.errors import D2lparError
+from d2lpar._plain.errors import D2lparError, WorkerError
+from d2lpar._plain.format import format_seconds
 from d2lpar._plain.script import Script
 from d2lpar._processes.lateness import compared
-from d2lpar._processes.workers import Workers
+from d2lpar._processes.workers import Ended, Workers
 from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
 from d2lpar._watch.report import Watched
 
 
 def run(options: argparse.Namespace) -> int | str:
-    """Run a script in several processes; return the exit status, or the message of a failure."""
+    """Run a script in several processes; return the exit status, or the message for status 1."""
     script = script_to_run(options)
     if options.json and not options.watch:
         options.refuse("--json needs --watch, whose reports it writes")
@@ -40,40 +46,61 @@ def run(options: argparse.Namespace) -> int | str:
     limits = {"timeout": options.timeout, "stalled_after": options.stalled_after}
     status: int | str = 0
     workers = None
+    terminated = math.inf  # When SIGTERM came.
     with tempfile.TemporaryDirectory() as folder:
         json = (options.json or Path(folder, "report.json")).absolute() if options.watch else None
         reports = [path_for_process(json, n) for n in range(options.processes)] if json else []
         for file in reports:
             file.unlink(missing_ok=True)  # An earlier run may have left it.
 
-        def diagnose(*_: object) -> None:
-            text = workers.diagnose() if workers else "The processes are being started."
+        def say(text: str) -> None:
             # print() is not reentrant: it raises if the signal has come in the middle of one.
             os.write(sys.stderr.fileno(), f"{text}\n".encode(errors="backslashreplace"))
 
-        def diagnose_and_end(*_: object) -> None:
-            diagnose()
-            sys.exit(128 + signal.SIGTERM)
+        def diagnose(*_: object) -> None:
+            say(workers.diagnose() if workers else "The processes are being started.")
+
+        def hand_on_or_end(*_: object) -> None:
+            nonlocal terminated
+            now = time.monotonic()
+            # `timeout` sends the signal twice, at once.
+            is_first, ends = math.isinf(terminated), now > terminated + 1.0
+            if is_first or ends:
+                diagnose()
+            if ends or not workers:
+                sys.exit(128 + signal.SIGTERM)
+            if is_first:
+                terminated = now
+                say(f"SIGTERM: the processes have {format_seconds(options.grace)} to end.")
+                workers._terminate(options.grace)
 
         signal.signal(signal.SIGUSR1, diagnose)
-        signal.signal(signal.SIGTERM, diagnose_and_end)
+        signal.signal(signal.SIGTERM, hand_on_or_end)
         try:
             with Workers(options.processes, **settings) as workers:
                 workers.run(run_in_worker, script, json, **limits)
+        except WorkerError as error:
+            print(error, file=sys.stderr)
+            status = error.status
         except (D2lparError, ImportError, ValueError) as error:
             status = str(error)
         except KeyboardInterrupt:
             status = 128 + signal.SIGINT
+        except BrokenPipeError:
+            # Python would raise the error again when it flushes this file at its exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            status = 128 + signal.SIGPIPE
         if written := [file for file in reports if file.exists()]:
             merge(written)
     return status
 
 
-def run_in_worker(script: Script, json: Path | None) -> None:
+def run_in_worker(script: Script, json: Path | None) -> Ended:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
     report = Report(path_for_process(json, number), prints=False) if json else None
     status = run_and_report(script, report)
+    ended = Ended(time.monotonic())  # The others fail once JAX closes its connections below.
     # A worker is killed when all are done, so do here what Python does when a program ends. Not
     # after a failure: JAX's exit function would wait for processes that wait for this one.
     if not status:
@@ -83,6 +110,7 @@ def run_in_worker(script: Script, json: Path | None) -> None:
     gc.collect()
     if status:
         sys.exit(status)
+    return ended
 
 
 def merge(files: Sequence[Path]) -> int | str:

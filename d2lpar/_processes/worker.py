@@ -11,6 +11,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +32,9 @@ def main() -> None:
     os.set_inheritable(socket, False)  # The socket must close when this process dies.
     connection = Connection(socket)
     settings = connection.recv()
+    os.environ.pop("PYTHONPATH", None)  # It may hold the path of this Python, for this process.
+    if settings["path"] is not None:
+        os.environ["PYTHONPATH"] = settings["path"]
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=[connection, requests], daemon=True).start()
     kept: dict[int, Any] = {}
@@ -59,7 +63,7 @@ def serve(request: bytes, kept: dict[int, Any], sampler: Sampler) -> bytes:
     """Call the function of a request, and return its result pickled; or keep the result."""
     import cloudpickle
 
-    from d2lpar._processes.workers import Kept
+    from d2lpar._processes.workers import Kept, place_of
 
     call, sources, keep = pickle.loads(request)
     for file, lines in sources.items():
@@ -69,8 +73,8 @@ def serve(request: bytes, kept: dict[int, Any], sampler: Sampler) -> bytes:
         return kept[argument.number] if isinstance(argument, Kept) else argument
 
     function, args, kwargs = pickle.loads(call)
-    kwargs = {name: value_of(argument) for name, argument in kwargs.items()}
     function = value_of(function)
+    kwargs = {name: value_of(argument) for name, argument in kwargs.items()}
     sampler.announce(function)
     result = function(*map(value_of, args), **kwargs)
     if keep is not None:
@@ -80,9 +84,10 @@ def serve(request: bytes, kept: dict[int, Any], sampler: Sampler) -> bytes:
         return cloudpickle.dumps(result)
     except Exception as error:
         raise TypeError(
-            f"{type(result).__name__} cannot be sent: {error} Return numbers or NumPy arrays; of "
-            "an array that spans processes, return the local part (x.addressable_data(0)); "
-            "or keep it in the workers: workers.keep(...)."
+            f"{type(result).__name__} cannot be sent, the result of {place_of(function)}: "
+            f"{str(error).removesuffix('.')}. Return numbers or NumPy arrays; of an array that "
+            "spans processes, return the local part (x.addressable_data(0)); or keep it in the "
+            "workers: workers.keep(...)."
         ) from error
 
 
@@ -97,16 +102,18 @@ def send_outcome(connection: Connection, function: Callable[[], bytes]) -> None:
         outcome = ("exit", status if isinstance(status, int) else 1)
     except BaseException as error:
         error = error.with_traceback(without_own_frames(error.__traceback__))
-        outcome = ("error", "".join(traceback.format_exception(error, chain=False)[1:]))
+        lines = traceback.format_exception(error, chain=False)
+        outcome = ("error", "".join(lines[1:] if error.__traceback__ else lines))
+    ended = time.monotonic()
     sys.stdout.flush()
     sys.stderr.flush()
-    connection.send_bytes(pickle.dumps(outcome))
+    connection.send_bytes(pickle.dumps((*outcome, ended)))
 
 
 def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
     """Drop the first frames of a traceback, up to the function that was sent."""
     own_files = __file__, distributed.__file__
-    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename in own_files:
+    while trace and trace.tb_frame.f_code.co_filename in own_files:
         trace = trace.tb_next
     return trace
 

@@ -20,6 +20,7 @@ two where this takes four, and when the kernel is killed, its controller and eng
 """
 
 import codecs
+import inspect
 import io
 import itertools
 import linecache
@@ -39,11 +40,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any, ClassVar, NamedTuple
 
 import psutil
 
+from d2lpar._jax.stack import Place, cell_of
 from d2lpar._plain.cores import usable_cores
 from d2lpar._plain.errors import (
     D2lparError,
@@ -69,6 +71,9 @@ GRACE = 5.0
 COOKIE = "D2LPAR_WORKERS"
 """The environment variable that marks all processes that one `Workers` has started."""
 
+# A death that is seen so much later than a failure may have been its cause: the other process hears
+# of the death at once, from its socket.
+_MOMENT = 1.0
 _LAST_LINES = 20
 _TOKENS = itertools.count()
 # Gloo, which carries messages between CPUs, prints this for each process that it connects to.
@@ -80,6 +85,12 @@ class Kept(NamedTuple):
 
     workers: int  # Identifies the `Workers` that keep the value.
     number: int  # Identifies the value among theirs.
+
+
+class Ended(NamedTuple):
+    """Returned by a script: it has closed its connections, so that others may have failed."""
+
+    when: float  # Before it closed them, by time.monotonic().
 
 
 class Workers:
@@ -152,6 +163,7 @@ class Workers:
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
         self._outcomes: dict[int, Any] = {}
+        self._grace, self._end_by = 0.0, math.inf
         self._lock = threading.Lock()
         cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
@@ -247,14 +259,20 @@ class Workers:
 
         Example:
             >>> with Workers(1) as workers:
-            ...     print(workers.diagnose())
-            [0] has finished
+            ...     print(workers.diagnose())  # doctest: +ELLIPSIS
+            [0] has finished ... ago
             No verdict: no process was seen at a line of the program.
         """
         return diagnosis(self._statuses(), time.monotonic())
 
     def _statuses(self) -> list[ProcessStatus]:
         return [worker.status(self._outcomes) for worker in self._workers]
+
+    def _terminate(self, grace: float) -> None:
+        """Send SIGTERM to all, for a handler of signals; `run` ends those that live much longer."""
+        self._grace, self._end_by = grace, time.monotonic() + grace
+        for worker in self._workers:
+            worker.process.terminate()
 
     def __enter__(self) -> "Workers":
         return self
@@ -284,11 +302,12 @@ class Workers:
             raise ValueError("This has been kept by other workers; only they have it.")
         if not self._workers:
             raise WorkerError("These workers have ended. Make new ones: Workers(...).")
-        request = pickle.dumps((*_pickled((function, args, kwargs)), kept))
+        request = pickle.dumps((*_pickled(function, args, kwargs), kept))
         with self._lock:
             try:
                 for worker in self._workers:
                     worker.last_lines.clear()
+                    worker.ended = math.inf
                     with suppress(OSError):  # The worker has died; _collect reports that.
                         worker.connection.send_bytes(request)
                 return self._collect(timeout, stalled_after)
@@ -308,19 +327,19 @@ class Workers:
         while pending := {w.connection: w for w in self._workers if w.number not in outcomes}:
             outputs = {worker.output: worker for worker in self._workers if not worker.output_ended}
             # For a second at most: a child of a dead worker may hold its socket open for ever.
-            remaining = deadline - time.monotonic()
-            ready = wait([*pending, *outputs], max(0.0, min(remaining, 1.0)))
+            remaining = min(deadline, self._end_by) - time.monotonic()
+            dead = [worker for worker in pending.values() if not worker.alive]
+            ready = wait([*pending, *outputs], 0 if dead else max(0.0, min(remaining, 1.0)))
             for source in ready:
                 if source in outputs:
                     outputs[source].print_output()
                     continue
                 with suppress(TimeoutError):  # The deadline came in the middle of a message.
                     worker = pending[source]
-                    outcomes[worker.number] = worker.receive(deadline - time.monotonic())
-            if not ready:
-                outcomes |= {w.number: w.death() for w in pending.values() if not w.alive}
+                    outcomes[worker.number] = worker.receive(remaining)
+            outcomes |= {w.number: w.death() for w in dead if w.connection not in ready}
             failed = any(isinstance(outcome, WorkerError) for outcome in outcomes.values())
-            if failed:
+            if failed and math.isinf(self._end_by):  # After SIGTERM, the others may be saving.
                 deadline = min(deadline, time.monotonic() + GRACE)
             if stalls.detects(self._statuses):
                 stalled = f"No process has dispatched anything for {format_seconds(stalled_after)}."
@@ -330,13 +349,19 @@ class Workers:
         for worker in self._workers:
             worker.print_rest()
         silent = [worker for worker in self._workers if worker.number not in outcomes]
-        if silent and not failed:
+        terminated = time.monotonic() >= self._end_by
+        if silent and (terminated or not failed):
             have = ("has", "have")[len(silent) > 1]
             names = process_list(worker.number for worker in silent)
-            message = f"{names} {have} not ended after {timeout:g} s.\n{self.diagnose()}"
+            limit = f"{self._grace:g} s after SIGTERM" if terminated else f"after {timeout:g} s"
+            message = f"{names} {have} not ended {limit}.\n{self.diagnose()}"
+            if terminated:
+                status = 128 + signal.SIGTERM
+                raise WorkerError(message, silent[0].number, 2, status)
+        self._name_those_before(outcomes)
         for worker in silent:
             outcomes[worker.number] = (
-                worker.error("had to be stopped: it was waiting for one that has failed")
+                worker.error("had to be stopped: it was waiting for one that has failed.")
                 if failed
                 else WorkerError(message, worker.number, 2)
             )
@@ -344,11 +369,22 @@ class Workers:
             self.close()
         return [outcomes[number] for number in range(self.count)]
 
+    def _name_those_before(self, outcomes: dict[int, Any]) -> None:
+        """Add to each error which scripts had ended before: it may have waited for them."""
+        errors = [outcome for outcome in outcomes.values() if isinstance(outcome, WorkerError)]
+        for worker in self._workers:
+            ended = outcomes.get(worker.number)
+            for error in errors if isinstance(ended, Ended) else ():
+                if ended.when < error.ended:
+                    before = format_seconds(error.ended - ended.when)
+                    text = f"{error}\nProcess {worker.number} had ended {before} before."
+                    error.args = (text + worker.last_seen(in_jax=True),)
+
     def _check(self, outcomes: list[Any], name: str) -> None:
         errors = [outcome for outcome in outcomes if isinstance(outcome, WorkerError)]
         if errors:
-            # The lowest rank is the cause: a death makes others fail, a failure makes others wait.
-            error = min(errors, key=lambda error: error.rank)
+            # The first is the cause: a death makes others fail, a failure makes others wait.
+            error = min(errors, key=lambda e: e.ended - (_MOMENT if e.rank == 0 else 0.0))
             if also := [other.worker for other in errors if other is not error]:
                 error.add_note(f"{name}: {process_list(also).lower()} failed as well.")
             raise error
@@ -363,6 +399,7 @@ class _Worker:
         self.number, self.process, self.connection = number, process, connection
         self._shared, self._receiver = shared, ThreadPoolExecutor(1)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.ended = math.inf  # When its last outcome came about, by time.monotonic().
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._partial_line, self.output_ended = "", False
         self.output = process.stdout
@@ -370,7 +407,7 @@ class _Worker:
 
     @classmethod
     def start(cls, number: int, settings: dict[str, Any]) -> "_Worker":
-        settings = settings | {"number": number}
+        settings = settings | {"number": number, "path": os.environ.get("PYTHONPATH")}
         connection, workers_end = Pipe()
         shared = SharedState()
         descriptors = workers_end.fileno(), shared.file.fileno()
@@ -408,7 +445,8 @@ class _Worker:
         fate = ""
         if self.number in outcomes:
             failed = isinstance(outcomes[self.number], WorkerError)
-            fate = "has failed" if failed else "has finished"
+            ago = format_seconds(max(time.monotonic() - self.ended, 0.0))
+            fate = f"has {'failed' if failed else 'finished'} {ago} ago"
         elif not self.alive:
             fate = f"has died: {exit_status(self.process.returncode)}"
         elif psutil.Process(self.process.pid).status() == psutil.STATUS_STOPPED:
@@ -431,28 +469,48 @@ class _Worker:
             )
         except (EOFError, ConnectionError):
             return self.death()
-        kind, content = pickle.loads(message)
-        if kind == "result":
-            return pickle.loads(content)
+        kind, content, self.ended = pickle.loads(message)
         if kind == "exit":
-            return self.error(f"ended with the exit status {content}.", rank=1, with_output=False)
-        return self.error(f"failed:\n{content}".rstrip(), rank=1)
+            message = f"ended with the exit status {content}."
+            return self.error(message, rank=1, status=content & 255, with_output=False)
+        if kind == "error":
+            return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", rank=1)
+        try:
+            return pickle.loads(content)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}".removesuffix(".")
+            return self.error(f"has sent a result that cannot be read here: {reason}.", rank=1)
 
     def death(self) -> WorkerError:
         """Return the error of a worker whose process or socket has ended by itself."""
+        self.ended = time.monotonic()
         try:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
-            return self.error("has closed its connection, and cannot be reached", rank=0)
-        return self.error(f"has died: {exit_status(status)}", rank=0)
+            return self.error("has closed its connection, and cannot be reached.", rank=0)
+        message = f"has died: {exit_status(status)}.{self.last_seen()}"
+        return self.error(message, rank=0, status=status if status >= 0 else 128 - status)
 
-    def error(self, message: str, rank: int = 2, with_output: bool = True) -> WorkerError:
+    def last_seen(self, in_jax: bool = False) -> str:
+        """Return a further line of a message: where the process was last seen, if anywhere."""
+        state = self._shared.read() or {"threads": (), "last_in_jax": None}
+        lines = [thread["line"] for thread in state["threads"]]
+        if in_jax:
+            lines = [state["last_in_jax"][1]] if state["last_in_jax"] else []
+        if not lines:
+            return ""
+        where = " in JAX" if in_jax else ""
+        return f"\nIt was last seen{where} at {_place(*lines[0])}  {lines[0][2]}"
+
+    def error(
+        self, message: str, rank: int = 2, status: int = 1, with_output: bool = True
+    ) -> WorkerError:
         self.print_rest()
         message = f"Process {self.number} {message}"
-        if with_output:
-            lines = "".join(f"\n  {line}" for line in self.last_lines)
-            message += f".\nThe last lines it printed:{lines}" if lines else "."
-        return WorkerError(message, self.number, rank)
+        if with_output and self.last_lines:
+            message += "\nThe last lines it printed:"
+            message += "".join(f"\n  {line}" for line in self.last_lines)
+        return WorkerError(message, self.number, rank, status, self.ended)
 
     def print_output(self) -> None:
         """Print the complete lines that have arrived, with the number of the process."""
@@ -573,6 +631,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
     if settings["devices"] is not None:
         flags = os.environ.get("XLA_FLAGS", "")
         own |= {
+            # For the worker alone, which puts it back: other Pythons would take this one's library.
             "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
             "XLA_FLAGS": re.sub(r"--xla_force_host_platform_device_count=\d+", "", flags),
             "JAX_NUM_CPU_DEVICES": str(settings["devices"]),
@@ -582,7 +641,7 @@ def _environment(settings: dict[str, Any]) -> dict[str, str]:
     return os.environ | own
 
 
-def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
+def _pickled(function: Any, args: tuple, kwargs: dict) -> tuple[bytes, dict[str, list[str]]]:
     """Pickle a function and its arguments; return with it the source of code that has no file.
 
     cloudpickle replaces the file names of functions by "<dynamic-code>". They are put back, since
@@ -603,9 +662,53 @@ def _pickled(call: tuple) -> tuple[bytes, dict[str, list[str]]]:
     class Pickler(cloudpickle.Pickler):
         dispatch_table: ClassVar = ChainMap({CodeType: reduce_code}, reducers)
 
-    buffer = io.BytesIO()
-    Pickler(buffer).dump(call)
-    return buffer.getvalue(), sources
+    def pickled(value: Any) -> bytes:
+        buffer = io.BytesIO()
+        Pickler(buffer).dump(value)
+        return buffer.getvalue()
+
+    try:
+        return pickled((function, args, kwargs)), sources
+    except Exception as error:
+        arguments = dict(enumerate(args, 1)) | kwargs
+        with suppress(TypeError, ValueError):  # A wrong number of them, or a function in C.
+            arguments = inspect.signature(function).bind(*args, **kwargs).arguments
+        place, reason = place_of(function), str(error).removesuffix(".")
+        values = {f"The argument {name!r} of {place}": value for name, value in arguments.items()}
+        raise TypeError(
+            f"{_unsendable(values | {place: function}, pickled)} cannot be sent: {reason}. Make it "
+            "in the function, or keep it in the processes: workers.keep(...)."
+        ) from error
+
+
+def _unsendable(
+    values: dict[str, Any], pickled: Callable[[Any], bytes], callers: tuple[int, ...] = ()
+) -> str:
+    """Return the name of the value that cannot be pickled: for a function, a variable it uses."""
+    for name, value in values.items():
+        try:
+            pickled(value)
+        except Exception:
+            if id(value) in callers:  # A recursive function.
+                continue
+            if not isinstance(value, FunctionType):
+                return name
+            used, place = inspect.getclosurevars(value), place_of(value)
+            used = (used.nonlocals | used.globals).items()
+            variables = {f"The variable {name!r} in {place}": inner for name, inner in used}
+            return _unsendable(variables, pickled, (*callers, id(value))) or name
+    return ""
+
+
+def place_of(function: Any) -> str:
+    """Return the name of a function, and where it is defined, if that is known."""
+    name = getattr(function, "__name__", type(function).__name__)
+    code = getattr(function, "__code__", None)
+    return f"{name} ({_place(code.co_filename, code.co_firstlineno)})" if code else name
+
+
+def _place(file: str, line: int, code: str = "") -> Place:
+    return Place(cell_of(file) or file, line, code)
 
 
 def _gpus_here() -> int:

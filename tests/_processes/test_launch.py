@@ -9,6 +9,7 @@ from commands import main_with
 
 from d2lpar import Watched, num_gpus
 from d2lpar._plain.format import plural
+from d2lpar._processes import workers
 
 JOINS = """
 import os, sys
@@ -36,8 +37,10 @@ def test_run_joins_the_processes_of_a_script_and_tells_an_exception_once_without
 ):
     path = script(JOINS)
     monkeypatch.chdir(path.parent)
-    assert run("-m", path.stem, "--rate", "fail") == "Process 1 ended with the exit status 1."
-    printed = capfd.readouterr().out.splitlines()
+    assert run("-m", path.stem, "--rate", "fail") == 1
+    output, message = capfd.readouterr()
+    assert message.startswith("Process 1 ended with the exit status 1.\n")
+    printed = output.splitlines()
     joined = [f"[{number}] ['--rate', 'fail'] {number} of 6 float64" for number in (0, 1)]
     assert sorted(line for line in printed if "of 6" in line) == joined, printed
     title, frame, *_, error = (line for line in printed if "of 6" not in line)
@@ -48,6 +51,85 @@ def test_run_joins_the_processes_of_a_script_and_tells_an_exception_once_without
 def test_run_gives_each_process_a_gpu_only_where_there_are_enough(script, run):
     message = run("--gpus", "-n", 1 + num_gpus(), script(""))
     assert f"JAX finds {plural(num_gpus(), 'GPU')} here" in message
+
+
+ENDS = """
+import os, signal, sys
+import jax
+from jax.experimental.multihost_utils import process_allgather
+
+jax.distributed.initialize()
+process_allgather(jax.numpy.ones(3))
+if jax.process_index() == 1:
+    exec(sys.argv[1])
+else:
+    process_allgather(jax.numpy.ones(3))
+"""
+AFTER_THE_OTHER = (
+    r"Process 0 ended with the exit status 1\.\nProcess 1 had ended \d.*s before\."
+    r"\nIt was last seen in JAX at \S*script\.py:[3467]  .+\n"
+)
+SEEN = r"\.\nIt was last seen at \S*script\.py:\d+  .+\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "message"),
+    [
+        ("sys.exit()", 1, AFTER_THE_OTHER),
+        ("sys.exit(200)", 200, r"Process 1 ended with the exit status 200\.\n"),
+        ("os._exit(7)", 7, "Process 1 has died: exit status 7" + SEEN),
+        ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Process 1 has died: SIGKILL" + SEEN),
+    ],
+)
+def test_the_process_that_ended_first_is_named_with_its_line_and_gives_the_status(
+    code, status, message, script, run, monkeypatch, capfd
+):
+    monkeypatch.setattr(workers, "GRACE", 0.5)  # The other one may wait for it.
+    assert run(script(ENDS), code) == status
+    assert re.fullmatch(message, capfd.readouterr().err)
+
+
+SAVES = """
+import os, signal, sys, time
+
+def save(*_):
+    print("saved")
+    sys.exit(200)
+
+handlers = {"save": save, "ignore": signal.SIG_IGN, "die": signal.SIG_DFL}
+signal.signal(signal.SIGTERM, handlers[sys.argv[1]])
+while True:
+    os.kill(os.getppid(), signal.SIGTERM)
+    time.sleep(float(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("grace", "does", "again_after", "status", "last"),
+    [
+        ("10m", "save", 600, 200, "Process 0 ended with the exit status 200."),
+        ("10m", "die", 600, 143, "Process 0 has died: SIGTERM."),
+        ("0s", "ignore", 600, 143, "Process 0 has not ended 0 s after SIGTERM."),
+        ("10m", "ignore", 0.3, 143, "SIGTERM: the processes have 600 s to end."),
+    ],
+)
+def test_sigterm_is_handed_on_and_after_the_grace_or_another_one_all_are_ended(
+    grace, does, again_after, status, last, script, run, capfd
+):
+    assert run("-n", 1, "--grace", grace, script(SAVES), does, again_after) == status
+    output, report = capfd.readouterr()
+    assert output == "[0] saved\n" * (does == "save")
+    assert report.startswith("[0] ")  # Where it stood when the signal came.
+    assert last in report
+
+
+def test_a_reader_that_has_read_enough_ends_the_run_without_a_traceback(script):
+    command = [sys.executable, "-m", "d2lpar", "run", script("while True: print('x' * 99)")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as running:
+        running.stdout.readline()
+        running.stdout.close()
+        assert running.stderr.read() == b""
+    assert running.returncode == 128 + signal.SIGPIPE
 
 
 HANGS = """

@@ -4,10 +4,12 @@ The functions that run in them are defined here, and sent to them.
 """
 
 import os
+import re
 import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Pipe
@@ -96,16 +98,49 @@ def test_an_error_names_the_process_and_its_line_and_its_last_output(shared):
 
 
 def test_of_errors_of_all_processes_the_first_is_raised_and_the_others_are_named(shared):
-    with pytest.raises(WorkerError, match="Process 0 failed") as raised:
+    with pytest.raises(WorkerError, match=r"Process [01] failed") as raised:
         shared.run(lambda: 1 / 0)
-    assert "process 1 failed" in raised.value.__notes__[0]
+    assert f"process {1 - raised.value.worker} failed" in raised.value.__notes__[0]
 
 
 def test_a_result_that_cannot_be_sent_is_refused_with_the_way_out(shared):
-    with pytest.raises(WorkerError, match="ArrayImpl cannot be sent") as raised:
+    refused = (
+        r"ArrayImpl cannot be sent, the result of <lambda> \(.*test_workers\.py:\d+\): .*[^.]\. "
+    )
+    with pytest.raises(WorkerError, match=refused) as raised:
         shared.run(lambda: spanning(1))
     assert "addressable_data(0)" in str(raised.value)
-    assert "workers.keep" in str(raised.value)
+    assert re.search(r"workers\.keep\(\.\.\.\)\.$", str(raised.value))
+
+
+def test_a_result_that_cannot_be_read_fails_in_its_process_and_the_others_go_on(shared):
+    class Broken(Exception):
+        def __init__(self, one, two):
+            super().__init__(one)
+
+    with pytest.raises(WorkerError, match=r"^Process [01] has sent a result .* argument: 'two'\."):
+        shared.run(lambda: Broken(1, 2))
+    assert shared.run(number) == [0, 1]
+
+
+def test_the_variable_or_argument_that_cannot_be_sent_is_named_with_its_function(shared):
+    lock = threading.Lock()
+
+    def locks(depth, guard=None):
+        return locks(depth - 1) if depth else lock
+
+    place = rf"locks \({re.escape(__file__)}:{locks.__code__.co_firstlineno}\)"
+    for call, name in [
+        (lambda: shared.run(lambda: locks(3)), f"The variable 'lock' in {place}"),
+        (lambda: shared.run(locks, 0, lock), f"The argument 'guard' of {place}"),
+    ]:
+        with pytest.raises(TypeError, match=f"^{name} cannot be sent: .*lock' object. Make it"):
+            call()
+
+
+def test_other_programs_that_a_worker_starts_get_the_path_of_the_user(shared):
+    given = os.environ.get("PYTHONPATH")
+    assert shared.run(lambda: __import__("os").environ.get("PYTHONPATH")) == [given] * 2
 
 
 def die():
@@ -217,8 +252,9 @@ def test_a_worker_that_is_stopped_or_dead_is_reported_as_such(sleeping):
     worker.process.kill()
     worker.process.wait()
     assert worker.status({}).fate == "has died: SIGKILL"
-    assert worker.status({0: None}).fate == "has finished"
-    assert worker.status({0: WorkerError("no disk")}).fate == "has failed"
+    worker.ended = time.monotonic() - 60
+    assert worker.status({0: None}).fate == "has finished 60 s ago"
+    assert worker.status({0: WorkerError("no disk")}).fate == "has failed 60 s ago"
 
 
 def test_a_message_that_never_ends_counts_as_none(sleeping):
