@@ -35,7 +35,16 @@ from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
 from d2lpar._watch.scales import find_scales
 from d2lpar._watch.shares import FEWEST, mean_share
-from d2lpar._watch.windows import COLLECTOR, OF_WATCH, Collection, Sample, Window, merged, overlap
+from d2lpar._watch.windows import (
+    COLLECTOR,
+    OF_WATCH,
+    Collection,
+    Sample,
+    Spans,
+    Window,
+    merged,
+    overlap,
+)
 
 _COMPILES = {"compilation", "first compilation", "tracing"}
 _OTHERS = Place("other lines", 0, "")
@@ -84,6 +93,7 @@ class _Totals:
         self.idle: dict[str, Counter[int]] = {device: Counter() for device in devices}
         self.observed = self.inferred = self.collective = 0.0  # Seconds.
         self.reasons: Counter[str] = Counter()  # Why the devices were not seen, in seconds.
+        self.garbage: Spans = []  # When Python collected garbage.
         self.times: Counter[Place] = Counter()  # How often Python collected garbage there.
 
     def add(
@@ -109,6 +119,7 @@ class _Totals:
     def add_collections(self, collections: list[Collection], windows: list[Window]) -> None:
         """Add the collections of garbage outside of windows."""
         spans = [(window.began, window.over) for window in windows]
+        self.garbage = [(each.start, each.end) for each in collections]
         for each in collections:
             seconds = each.end - each.start - overlap(spans, each.start, each.end)
             line = self.lines[each.place]
@@ -262,7 +273,8 @@ def _findings(
         line = totals.lines[place]
         share, low, _ = _mean(line.lost, weights)
         lost = share * sum(weights)
-        finding = _finding(place, line, lost, compiled[place], start, watched.judged_seconds)
+        took = _compilations(compiled[place], start, totals.garbage)
+        finding = _finding(place, line, lost, compiled[place], took, watched.judged_seconds)
         if finding:
             finding.surely_lost = low * sum(weights)
             positions = line.positions or Counter(each.callers[0] for each in compiled[place])
@@ -274,11 +286,15 @@ def _findings(
 
 
 def _finding(
-    place: Place, line: _Line, lost: float, compiled: list[Compiled], start: float, after: float
+    place: Place,
+    line: _Line,
+    lost: float,
+    compiled: list[Compiled],
+    compilations: tuple[float, list[Compiled]],
+    after: float,
 ) -> Finding | None:
     """Return the finding of a line; None if it took too little time."""
-    least = SEEN * after
-    took, programs = _compilations(compiled, start)
+    least, (took, programs) = SEEN * after, compilations
     # Windows may have missed a compilation, which JAX's events tell.
     unseen = max(sum(line.unseen.values()), took - sum(line.kinds[kind] for kind in _COMPILES))
     seen = sum(line.kinds.values())
@@ -301,7 +317,7 @@ def _finding(
             finding.cause, because = why(compiled)
         phase = "Compiling" if programs[-1].compiled else "Tracing"
         finding.detail = f"{because} {phase} took {format_seconds(took)}.".strip()
-        finding.times = len(programs)
+        finding.times = max(Counter(program.identity for program in programs).values())
     elif kind == "host wait":
         for other, _ in line.elsewhere.most_common(1):
             finding.detail = f"Meanwhile another thread was at {other}  {other.code}"
@@ -326,12 +342,17 @@ def _kind(line: _Line, lost: float, seen: float, unseen: float) -> str:
     return worst if kind == "queue" and is_dispatch else kind
 
 
-def _compilations(compiled: list[Compiled], start: float) -> tuple[float, list[Compiled]]:
-    """Return how long a line compiled again after the start, or else compiled; and the programs."""
+def _compilations(
+    compiled: list[Compiled], start: float, garbage: Spans
+) -> tuple[float, list[Compiled]]:
+    """Return how long a line compiled again after the start, or else compiled; and the programs.
+
+    Collections of garbage meanwhile do not count.
+    """
     new = [program for program in compiled if program.over > start]
     programs = [program for program in new if program.again] or new
     spans = merged([(max(program.began, start), program.over) for program in programs])
-    return sum(over - began for began, over in spans), programs
+    return sum(over - began - overlap(garbage, began, over) for began, over in spans), programs
 
 
 def _add_positions(
@@ -346,7 +367,7 @@ def _add_positions(
         return
     finding.operation = max(positions, key=positions.get).operation if positions else ""
     # One pass of a line may come to several positions.
-    finding.times = finding.times or max((watcher.times[each] for each in positions), default=1)
+    finding.times = finding.times or max([1, *(watcher.times[each] for each in positions)])
     for position in positions:
         for caller, times in watcher.callers[position].items():
             if caller.place != finding.place:  # A comprehension's caller is on the same line.
@@ -381,9 +402,11 @@ def _notes(watched: Watched, totals: _Totals, other_reason: str) -> Iterator[str
         reasons = totals.reasons
         reasons[other_reason] += watched.unseen_seconds - reasons.total()
         share = watched.unseen_seconds / watched.judged_seconds
+        main, *more = reasons.most_common(2)
+        words = [main[0], *(reason for reason, seconds in more if seconds > 0.15 * main[1])]
         yield (
             f"For {share:.0%} of the time after the start, it is unknown what the devices did: "
-            f"{max(reasons, key=reasons.get)}."
+            f"{'; or '.join(words)}."
         )
     if 0 < watched.windows < FEWEST:
         yield (

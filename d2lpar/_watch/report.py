@@ -168,7 +168,8 @@ class Finding:
         thread: The name of the thread or, if samples saw several there, how many.
         seconds: How long Python was there, after the start.
         times: How often a sample saw Python come there, a lower bound; of a line that compiles, how
-            many programs; of the garbage collector, how many collections of a millisecond or more.
+            often it compiled one program; of the garbage collector, how many collections there were
+            of a millisecond or more.
         lost: For how many of these seconds the device was idle, as far as the devices were seen.
         surely_lost: The lower end of the 95 % interval of `lost`.
         callers: The lines that called it, with the number of samples of each; of the garbage

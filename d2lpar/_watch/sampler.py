@@ -44,9 +44,11 @@ from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
+from d2lpar._watch.shares import FEWEST
 from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows
 
 _KEPT_LOCK = 5e-3  # Seconds in a window without a sample; Python threads pass the lock on earlier.
+_TURNS = 0.02  # Seconds that this thread may wait for some turns of Python threads.
 _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects are not kept.
 
 
@@ -120,7 +122,7 @@ class Watcher:
         self.compilations = Compilations()
         # By the time at which JAX started, or ended a phase last: the start ends with one of them.
         self.unseen: dict[float, Unseen] = defaultdict(Unseen)
-        self.early: dict[float, Unseen] = defaultdict(Unseen)  # Before the first window.
+        self.early: dict[float, Unseen] = defaultdict(Unseen)  # Not due, before some windows.
         # For each position, in how many samples each other one was its caller, and how often a
         # thread came there.
         self.callers: dict[CodePosition, Counter[CodePosition]] = defaultdict(Counter)
@@ -222,9 +224,10 @@ class Watcher:
                 self._on_sample()
                 spent = time.thread_time() - used
                 if self.windows.is_due():
-                    # Not counting this thread's own work, a call kept Python's lock meanwhile.
-                    late = time.perf_counter() - max(planned, self.windows.due) - spent
-                    self.windows.record(self._sample, self._done, min(self._interval, 1e-3), late)
+                    interval = min(self._interval, 1e-3)
+                    late = self._kept_waiting(max(planned, self.windows.due)) - spent
+                    late = late if late > _TURNS else 0.0
+                    self.windows.record(self._sample, self._done, interval, late)
                 planned = time.perf_counter() + self._pause_after(spent)
         except BaseException as error:  # `watch` raises it where the block ends.
             self.error, self._native = error, 0
@@ -292,16 +295,11 @@ class Watcher:
     def _note_unseen(self, now: float, before: float, threads: dict[int, ThreadSample]) -> None:
         """Keep a sample from time that no window stands for."""
         since, kept = self.windows.late_since(), self.unseen
-        if since is None and not self.windows.closed:
+        if since is None and len(self.windows.closed) < FEWEST:
             since, kept = before, self.early
         if since is None or now < self.began + (self.after or 0.0):
             return
-        since = max(before, since)
-        recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
-        collected = sum(each.end - max(each.start, since) for each in recent)
-        if collecting_since := self._collecting_since:  # This thread got its turn at the end.
-            collected += now - max(collecting_since, since)
-        late, obstacle = max(now - since - collected, 0.0), self.windows.obstacle()
+        late, obstacle = self._kept_waiting(max(before, since), now), self.windows.obstacle()
         jax_began = self.windows.could_begin
         since_phase = max(jax_began, self.compilations.over) if jax_began < now else 0.0
         unseen = kept[since_phase]
@@ -311,6 +309,15 @@ class Watcher:
         for name, stack in {t.stack.position.place: t[:2] for t in threads.values()}.values():
             unseen.positions[stack.position, stack.activity] += late
             unseen.names[stack.position].add(name)
+
+    def _kept_waiting(self, since: float, now: float | None = None) -> float:
+        """Return how long it is since then, without collections of garbage."""
+        now = now or time.perf_counter()
+        recent = itertools.takewhile(lambda each: each.end > since, reversed(self.collections))
+        collected = sum(each.end - max(each.start, since) for each in recent)
+        if collecting_since := self._collecting_since:  # This thread got its turn at the end.
+            collected += now - max(collecting_since, since)
+        return max(now - since - collected, 0.0)
 
     def _note_collection(self, phase: str, info: dict[str, int]) -> None:
         now, since = time.perf_counter(), self._collecting_since

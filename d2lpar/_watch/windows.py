@@ -303,19 +303,19 @@ class Windows:
         if not state.has_started():
             return "the program did not use JAX"
         self.could_begin = min(self.could_begin, time.perf_counter())
+        if state.is_recording():  # Perhaps from before the first window, which replaces sessions.
+            self._program_records.set()
+            return "the program recorded with JAX's profiler itself"
         if self._program_records.is_set():
-            if state.is_recording():
-                return "the program recorded with JAX's profiler itself"
             self._program_records.clear()
+            if time.perf_counter() > self.due:
+                self._postpone()
         return self._sessions.why_none
 
     def is_due(self) -> bool:
         """Return whether it is time for a window, and the profiler is free."""
-        now = time.perf_counter()
-        return now >= max(self.due, self._retry) and self.obstacle() in (
-            "",
-            self._sessions.why_none,
-        )
+        is_free = self.obstacle() in ("", self._sessions.why_none)
+        return is_free and time.perf_counter() >= max(self.due, self._retry)
 
     def late_since(self) -> float | None:
         """Return since when a window has been due; None if the next one is not late yet."""
@@ -336,10 +336,8 @@ class Windows:
             interval: Seconds between two samples.
             late: For how many seconds a call has delayed the window.
         """
-        now = time.perf_counter()
-        if late > 0.7 * self._length:
-            self._stand_until(self.due if now > self.due + self.LATE else now, now)
-            self.due = now + random.uniform(0, 2 * pause_after(0))
+        if late > self._length:
+            self._postpone()
             return
         with self._window_lock:
             # Opening takes a tenth of a millisecond (longer beside a GPU), but releases Python's
@@ -382,6 +380,12 @@ class Windows:
                 self._stand_until(window.over, window.over)
             else:
                 self._stands_for, self._last_over = [], window.over
+
+    def _postpone(self) -> None:
+        """Begin the next window at a random time, and not where a call or recording has ended."""
+        now = time.perf_counter()
+        self._stand_until(self.due if now > self.due + self.LATE else now, now)
+        self.due = now + random.uniform(0, 2 * pause_after(0))
 
     def _stand_until(self, until: float, now: float) -> None:
         """Have the next window stand for the time until then, and not until now."""

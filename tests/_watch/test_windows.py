@@ -59,7 +59,7 @@ def test_a_window_stands_for_the_time_until_it_was_due_or_began(windows, clock, 
 
 
 def test_a_window_that_is_late_ends_as_planned_and_one_that_is_too_late_is_left_out(windows, clock):
-    windows.record(lambda window: clock.advance(1), threading.Event(), 1e-3, late=8.0)
+    windows.record(lambda window: clock.advance(1), threading.Event(), 1e-3, late=11.0)
     assert windows.closed == []
     assert 100.0 <= windows.due < 100.5
     clock.now = 105.0
@@ -68,6 +68,16 @@ def test_a_window_that_is_late_ends_as_planned_and_one_that_is_too_late_is_left_
     (window,) = windows.closed
     assert (window.began, window.over) == (105.0, 105.0 + 10.0 - 6.0 + 1.0)
     assert window.stands_for == [(50.0, 50.0), (100.0, 105.0)]
+
+
+def test_behind_a_recording_of_the_program_the_next_window_comes_at_a_random_time(
+    windows, monkeypatch
+):
+    windows.due = 60.0
+    for is_recording in (True, False):
+        monkeypatch.setattr("d2lpar._jax.state.is_recording", lambda now=is_recording: now)
+        assert not windows.is_due()
+    assert 100.0 <= windows.due < 100.5
 
 
 def test_a_window_that_was_cut_is_sampled_to_its_end_and_the_next_stands_for_its_time(
