@@ -210,8 +210,11 @@ class Workers:
 
         Raises:
             WorkerError: If a process raises, dies, does not answer in time, or returns a value that
-                cannot be sent; the message says which process and why, and its last output. After
-                a timeout or a death all are ended, and these workers cannot be used again.
+                cannot be sent; the message says which process and why, and its last output. Of
+                several errors the first is raised; a death comes before errors of the same
+                second. After a timeout or a death all are ended, and these workers cannot be used
+                again.
+            TypeError: If the function or an argument cannot be sent; the message names it.
         """
         outcomes = self._call(function, args, kwargs, timeout, stalled_after)
         if not return_exceptions:

@@ -125,7 +125,7 @@ def test_a_result_that_cannot_be_read_fails_in_its_process_and_the_others_go_on(
         def __init__(self, one, two):
             super().__init__(one)
 
-    with pytest.raises(WorkerError, match=r"^Process [01] has sent a result .* argument: 'two'\.$"):
+    with pytest.raises(WorkerError, match=r"^Process [01] has sent a result .* argument: 'two'\."):
         shared.run(lambda: Broken(1, 2))
     assert shared.run(number) == [0, 1]
 
