@@ -62,17 +62,15 @@ def run(options: argparse.Namespace) -> int | str:
 
         def hand_on_or_end(*_: object) -> None:
             nonlocal terminated
-            now = time.monotonic()
-            # `timeout` sends the signal twice, at once.
-            is_first, ends = math.isinf(terminated), now > terminated + 1.0
-            if is_first or ends:
+            if workers and math.isinf(terminated):
+                terminated = time.monotonic()
                 diagnose()
-            if ends or not workers:
-                sys.exit(128 + signal.SIGTERM)
-            if is_first:
-                terminated = now
                 say(f"SIGTERM: the processes have {format_seconds(options.grace)} to end.")
                 workers._terminate(options.grace)
+            # `timeout` sends the signal twice, at once.
+            elif not workers or time.monotonic() > terminated + 1.0:
+                diagnose()
+                sys.exit(128 + signal.SIGTERM)
 
         signal.signal(signal.SIGUSR1, diagnose)
         signal.signal(signal.SIGTERM, hand_on_or_end)

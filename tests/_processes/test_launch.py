@@ -111,7 +111,7 @@ while True:
     [
         ("10m", "save", 600, 200, "Process 0 ended with the exit status 200."),
         ("10m", "die", 600, 143, "Process 0 has died: SIGTERM."),
-        ("0s", "ignore", 600, 143, "Process 0 has not ended 0 s after SIGTERM."),
+        ("0s", "ignore", 600, 143, "Process 0 has not ended after SIGTERM."),
         ("10m", "ignore", 0.3, 143, "SIGTERM: the processes have 600 s to end."),
     ],
 )
