@@ -7,7 +7,7 @@ Exit statuses of `run`:
     2    Wrong usage, such as a script that does not exist.
     130  Ended by Ctrl-C.
     141  Nobody reads the output any more, as after `| head -2`.
-    143  Ended by SIGTERM, or after the time that it leaves.
+    143  Ended by SIGTERM, when the processes had not ended in the time of `--grace`.
     n    The exit status of the first process that failed: 1 after an exception, what it gave to
          `sys.exit` or `os._exit` (1 for 0), 128 + the number of the signal that ended it.
 """

@@ -475,7 +475,7 @@ class _Worker:
     def death(self) -> WorkerError:
         """Return the error of a worker whose process or socket has ended by itself."""
         state = self._shared.read()
-        # Before the others hear of the death by their sockets, and this process by its own.
+        # The other processes fail by this death after the last sample, and may be heard of earlier.
         self.ended = state["sampled"] if state else time.monotonic()
         try:
             status = self.process.wait(GRACE)
