@@ -7,7 +7,7 @@ Exit statuses of `run`:
     2    Wrong usage, such as a script that does not exist.
     130  Ended by Ctrl-C.
     141  Nobody reads the output any more, as after `| head -2`.
-    143  Ended by SIGTERM, or after the time that it leaves.
+    143  Ended by SIGTERM, when the processes had not ended in the time of `--grace`.
     n    The exit status of the first process that failed: 1 after an exception, what it gave to
          `sys.exit` or `os._exit` (1 for 0), 128 + the number of the signal that ended it.
 """
@@ -62,17 +62,15 @@ def run(options: argparse.Namespace) -> int | str:
 
         def hand_on_or_end(*_: object) -> None:
             nonlocal terminated
-            now = time.monotonic()
-            # `timeout` sends the signal twice, at once.
-            is_first, ends = math.isinf(terminated), now > terminated + 1.0
-            if is_first or ends:
+            if workers and math.isinf(terminated):
+                terminated = time.monotonic()
                 diagnose()
-            if ends or not workers:
-                sys.exit(128 + signal.SIGTERM)
-            if is_first:
-                terminated = now
                 say(f"SIGTERM: the processes have {format_seconds(options.grace)} to end.")
                 workers._terminate(options.grace)
+            # `timeout` sends the signal twice, at once.
+            elif not workers or time.monotonic() > terminated + 1.0:
+                diagnose()
+                sys.exit(128 + signal.SIGTERM)
 
         signal.signal(signal.SIGUSR1, diagnose)
         signal.signal(signal.SIGTERM, hand_on_or_end)

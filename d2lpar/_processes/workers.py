@@ -71,9 +71,6 @@ GRACE = 5.0
 COOKIE = "D2LPAR_WORKERS"
 """The environment variable that marks all processes that one `Workers` has started."""
 
-# A death that is seen so much later than a failure may have been its cause: the other process hears
-# of the death at once, from its socket.
-_MOMENT = 1.0
 _LAST_LINES = 20
 _TOKENS = itertools.count()
 # Gloo, which carries messages between CPUs, prints this for each process that it connects to.
@@ -163,7 +160,7 @@ class Workers:
         self._token, self._kept = next(_TOKENS), 0
         self._workers: list[_Worker] = []
         self._outcomes: dict[int, Any] = {}
-        self._grace, self._end_by = 0.0, math.inf
+        self._end_by = math.inf
         self._lock = threading.Lock()
         cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
@@ -215,8 +212,10 @@ class Workers:
 
         Raises:
             WorkerError: If a process raises, dies, does not answer in time, or returns a value that
-                cannot be sent; the message says which process and why, and its last output. After
-                a timeout or a death all are ended, and these workers cannot be used again.
+                cannot be sent; the message says which process and why, and its last output. Of
+                several errors the first is raised. After a timeout or a death all are ended, and
+                these workers cannot be used again.
+            TypeError: If the function or an argument cannot be sent; the message names it.
         """
         outcomes = self._call(function, args, kwargs, timeout, stalled_after)
         if not return_exceptions:
@@ -270,7 +269,7 @@ class Workers:
 
     def _terminate(self, grace: float) -> None:
         """Send SIGTERM to all, for a handler of signals; `run` ends those that live much longer."""
-        self._grace, self._end_by = grace, time.monotonic() + grace
+        self._end_by = time.monotonic() + grace
         for worker in self._workers:
             worker.process.terminate()
 
@@ -353,11 +352,10 @@ class Workers:
         if silent and (terminated or not failed):
             have = ("has", "have")[len(silent) > 1]
             names = process_list(worker.number for worker in silent)
-            limit = f"{self._grace:g} s after SIGTERM" if terminated else f"after {timeout:g} s"
-            message = f"{names} {have} not ended {limit}.\n{self.diagnose()}"
+            limit = "SIGTERM" if terminated else f"{timeout:g} s"
+            message = f"{names} {have} not ended after {limit}.\n{self.diagnose()}"
             if terminated:
-                status = 128 + signal.SIGTERM
-                raise WorkerError(message, silent[0].number, 2, status)
+                raise WorkerError(message, silent[0].number, 2, 128 + signal.SIGTERM)
         self._name_those_before(outcomes)
         for worker in silent:
             outcomes[worker.number] = (
@@ -373,10 +371,10 @@ class Workers:
         """Add to each error which scripts had ended before: it may have waited for them."""
         errors = [outcome for outcome in outcomes.values() if isinstance(outcome, WorkerError)]
         for worker in self._workers:
-            ended = outcomes.get(worker.number)
-            for error in errors if isinstance(ended, Ended) else ():
-                if ended.when < error.ended:
-                    before = format_seconds(error.ended - ended.when)
+            script = outcomes.get(worker.number)
+            for error in errors:
+                if isinstance(script, Ended) and script.when < error.ended:
+                    before = format_seconds(error.ended - script.when)
                     text = f"{error}\nProcess {worker.number} had ended {before} before."
                     error.args = (text + worker.last_seen(in_jax=True),)
 
@@ -384,7 +382,7 @@ class Workers:
         errors = [outcome for outcome in outcomes if isinstance(outcome, WorkerError)]
         if errors:
             # The first is the cause: a death makes others fail, a failure makes others wait.
-            error = min(errors, key=lambda e: e.ended - (_MOMENT if e.rank == 0 else 0.0))
+            error = min(errors, key=lambda error: error.ended)
             if also := [other.worker for other in errors if other is not error]:
                 error.add_note(f"{name}: {process_list(also).lower()} failed as well.")
             raise error
@@ -483,7 +481,9 @@ class _Worker:
 
     def death(self) -> WorkerError:
         """Return the error of a worker whose process or socket has ended by itself."""
-        self.ended = time.monotonic()
+        state = self._shared.read()
+        # The other processes fail by this death after the last sample, and may be heard of earlier.
+        self.ended = state["sampled"] if state else time.monotonic()
         try:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.

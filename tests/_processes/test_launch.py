@@ -68,6 +68,8 @@ else:
 AFTER_THE_OTHER = (
     r"Process 0 ended with the exit status 1\.\nProcess 1 had ended \d.*s before\."
     r"\nIt was last seen in JAX at \S*script\.py:[3467]  .+\n"
+    # Here JAX 0.7 leaves the connections open.
+    r"|Process 0 has not ended after 30 s\.(?s:.)*\[1\] has finished \d\d.* s ago\n(?s:.)*"
 )
 SEEN = r"\.\nIt was last seen at \S*script\.py:\d+  .+\n"
 
@@ -85,7 +87,7 @@ def test_the_process_that_ended_first_is_named_with_its_line_and_gives_the_statu
     code, status, message, script, run, monkeypatch, capfd
 ):
     monkeypatch.setattr(workers, "GRACE", 0.5)  # The other one may wait for it.
-    assert run(script(ENDS), code) == status
+    assert run("--timeout", "30s", script(ENDS), code) == status
     assert re.fullmatch(message, capfd.readouterr().err)
 
 
@@ -109,7 +111,7 @@ while True:
     [
         ("10m", "save", 600, 200, "Process 0 ended with the exit status 200."),
         ("10m", "die", 600, 143, "Process 0 has died: SIGTERM."),
-        ("0s", "ignore", 600, 143, "Process 0 has not ended 0 s after SIGTERM."),
+        ("0s", "ignore", 600, 143, "Process 0 has not ended after SIGTERM."),
         ("10m", "ignore", 0.3, 143, "SIGTERM: the processes have 600 s to end."),
     ],
 )
