@@ -18,7 +18,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ INTERVAL = 2.0
 
 # A difference that the interval, a slow file server and the clocks of two machines may explain.
 _SAME_TIME = 6.0
-_VERSION = 1
 
 
 class StateFile:
@@ -70,8 +69,7 @@ class StateFile:
         times = {"written": self._wall_clock(), "monotonic": now}
         # The folder may go away, or be full; the program goes on.
         with suppress(OSError):
-            text = json.dumps({"hang": _VERSION} | times | process)
-            write_whole(self._folder / f"hang.{number}.json", text)
+            write_whole(self._folder / f"hang.{number}.json", json.dumps(times | process))
         if status is not None:
             self._written.set()
 
@@ -96,42 +94,29 @@ def state_file(options: argparse.Namespace) -> StateFile | None:
     return StateFile(folder)
 
 
-def is_state(file: Path) -> bool:
-    """Return whether a file is one that `StateFile` writes."""
-    with suppress(OSError, ValueError):
-        given = json.loads(file.read_text(encoding="utf-8"))
-        return isinstance(given, dict) and "hang" in given
-    return False
-
-
-def diagnosis_of(files: Sequence[Path], wall_clock: Callable[[], float] = time.time) -> str:
-    """Return where the processes stood that wrote these files, and which one was missing.
-
-    Raises:
-        ValueError: If two files are of one process, or one is of another version of d2lpar.
-    """
-    given: dict[int, dict[str, Any]] = {}
+def read_states(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return what `StateFile` has written, of those files that have come from it."""
+    read = []
     for file in files:
-        process = json.loads(file.read_text(encoding="utf-8"))
-        if process["hang"] != _VERSION:
-            raise ValueError(f"{file}: another version of d2lpar has written it; use that one.")
-        if process["number"] in given:
-            raise ValueError(
-                f"{file}: there is another file of process {process['number']}. Remove the files "
-                "of earlier runs."
-            )
-        given[process["number"]] = process
-    newest = max(process["written"] for process in given.values())
-    several = len({process["host"] for process in given.values()}) > 1
-    count = max(max(given) + 1, *(process["count"] for process in given.values()))
+        with suppress(OSError, ValueError):
+            read.append(json.loads(file.read_text(encoding="utf-8")))
+    return [content for content in read if isinstance(content, dict) and "monotonic" in content]
+
+
+def diagnosis_of(states: Iterable[dict[str, Any]], wall_clock: float) -> str:
+    """Return where the processes of these files stood, and which one was missing."""
+    by_number = {state["number"]: state for state in states}
+    newest = max(state["written"] for state in by_number.values())
+    hosts = {state["host"] for state in by_number.values()}
+    count = max(max(by_number) + 1, *(state["count"] for state in by_number.values()))
     statuses = [
-        _status(given[number], newest, several)
-        if number in given
+        _status(by_number[number], newest, len(hosts) > 1)
+        if number in by_number
         else ProcessStatus(number, fate="has no file among these")
         for number in range(count)
     ]
-    ago = format_seconds(max(wall_clock() - newest, 0.0))
-    return f"The newest file is {ago} old.\n{diagnosis(statuses, newest)}"
+    age = format_seconds(max(wall_clock - newest, 0.0))
+    return f"The newest file is {age} old.\n{diagnosis(statuses, newest)}"
 
 
 def _status(process: dict[str, Any], newest: float, several: bool) -> ProcessStatus:

@@ -31,7 +31,7 @@ from d2lpar._jax.distributed import leave_without_waiting
 from d2lpar._plain.errors import D2lparError, WorkerError
 from d2lpar._plain.format import format_seconds
 from d2lpar._plain.script import Script
-from d2lpar._processes.hang_files import StateFile, diagnosis_of, is_state, state_file
+from d2lpar._processes.hang_files import StateFile, diagnosis_of, read_states, state_file
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Ended, Workers
 from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
@@ -44,7 +44,6 @@ def run(options: argparse.Namespace) -> int | str:
     if options.json and not options.watch:
         options.refuse("--json needs --watch, whose reports it writes")
     state_file(options)  # Refuses a folder that cannot be written.
-    folder_of_states = options.hang_dir and options.hang_dir.absolute()
     settings = {"pin": options.pin, "gpus": options.gpus, "initialize": False, "devices": None}
     limits = {"timeout": options.timeout, "stalled_after": options.stalled_after}
     status: int | str = 0
@@ -81,7 +80,7 @@ def run(options: argparse.Namespace) -> int | str:
         signal.signal(signal.SIGTERM, hand_on_or_end)
         try:
             with Workers(options.processes, **settings) as workers:
-                workers.run(run_in_worker, script, json, folder_of_states, **limits)
+                workers.run(run_in_worker, script, json, options.hang_dir, **limits)
         except WorkerError as error:
             print(error, file=sys.stderr)
             status = error.status
@@ -98,11 +97,11 @@ def run(options: argparse.Namespace) -> int | str:
     return status
 
 
-def run_in_worker(script: Script, json: Path | None, folder_of_states: Path | None) -> Ended:
+def run_in_worker(script: Script, json: Path | None, hang_dir: Path | None) -> Ended:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
     report = Report(path_for_process(json, number), prints=False) if json else None
-    state = StateFile(folder_of_states) if folder_of_states else None
+    state = StateFile(hang_dir) if hang_dir else None
     if state:
         state.start()
     status = run_and_report(script, report)
@@ -123,16 +122,13 @@ def run_in_worker(script: Script, json: Path | None, folder_of_states: Path | No
 
 def merge(files: Sequence[Path]) -> int | str:
     """Print on standard error which process was late, and more; or which is missing in a hang."""
-    if states := [file for file in files if is_state(file)]:
-        if others := [file for file in files if file not in states]:
+    if states := read_states(files):
+        if len({state["number"] for state in states}) < len(files):
             return (
-                f"{states[0]} is a file of --hang-dir, and {others[0]} is none: merge only files "
-                "of --hang-dir, or only reports of watch --json."
+                f"{len(states)} of {len(files)} files are of --hang-dir, or some of the same "
+                "process. Merge one file of each process; reports of --json by themselves."
             )
-        try:
-            print(diagnosis_of(files), file=sys.stderr)
-        except ValueError as error:
-            return str(error)
+        print(diagnosis_of(states, time.time()), file=sys.stderr)
         return 0
     reports: dict[int, Watched] = {}
     errors: dict[str, list[str]] = defaultdict(list)

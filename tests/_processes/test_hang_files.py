@@ -1,6 +1,5 @@
 """Where processes stand that share only a folder, and which one is missing."""
 
-import functools
 import os
 import shutil
 import socket
@@ -8,11 +7,11 @@ import subprocess
 import sys
 import time
 
+import pytest
 from commands import main_with
-from fakes import FakeClock
 
 from d2lpar import Watched
-from d2lpar._processes.hang_files import INTERVAL, StateFile, diagnosis_of
+from d2lpar._processes.hang_files import INTERVAL, StateFile, diagnosis_of, read_states
 from d2lpar._processes.workers import _reserved
 
 HANGS = """
@@ -62,115 +61,98 @@ def test_two_launchers_leave_files_of_which_merge_says_who_is_missing(script, tm
         port.close()
 
 
-class Machine:
-    """Leaves files as a machine whose clocks do not agree with those of others would."""
+@pytest.fixture
+def leave(tmp_path, monkeypatch):
+    """A function that leaves the file of a process at a wall time, and reads the files of all."""
 
-    def __init__(self, folder, monkeypatch, host, boot, count=4):
-        self.clock, self._boot, self._host = FakeClock(), boot, host
-        self._folder, self._patch, self._count = folder, monkeypatch, count
-
-    def leaves(self, number, activity, *, waited, status=None):
-        """Leave the file of a process that has stood at a line for so long."""
-        for name, value in {"RANK": number, "WORLD_SIZE": self._count}.items():
-            self._patch.setenv(name, str(value))
-        self._patch.setattr(socket, "gethostname", lambda: self._host)
-        now = self.clock() - self._boot
+    def leave(number, activity, wall_time, *, boot=0, since=0, status=None):
+        monkeypatch.setattr("os.environ", {"RANK": str(number), "WORLD_SIZE": "4"})
+        monkeypatch.setattr(socket, "gethostname", lambda: f"booted at {boot}")
+        monkeypatch.setattr(os, "getpid", lambda: 7)
         thread = {"name": "MainThread", "dispatches": True, "callers": [], "activity": activity}
-        thread |= {"since": now - waited, "line": ["train.py", 1 + number, "f(x)"]}
-        state = {"sampled": now, "threads": [thread], "last_dispatch": now, "step": None}
-        state |= {"last_in_jax": [now - 60, ["train.py", 9, "g(x)"]], "cores": 0.0}
-        file = StateFile(self._folder, lambda: now, self.clock)
+        thread |= {"since": since - boot, "line": ["train.py", 1 + number, "f(x)"]}
+        state = {"sampled": wall_time - boot, "threads": [thread], "step": None, "cores": 0.0}
+        state |= {"last_in_jax": [970 - boot, ["train.py", 9, "g(x)"]], "last_dispatch": 0.0}
+        file = StateFile(tmp_path, lambda: wall_time - boot, lambda: wall_time)
         file._status = status
         file.write(state)
+        return read_states(tmp_path.iterdir())
+
+    return leave
 
 
-def test_files_that_are_older_are_of_processes_that_do_not_respond_or_have_ended(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(os, "getpid", lambda: 7)
-    a, b = (Machine(tmp_path, monkeypatch, name, boot) for name, boot in [("a", -50), ("b", 900)])
-    b.clock.now = 1000
-    b.leaves(1, "value", waited=0)
-    b.clock.advance(27)
-    b.leaves(3, "sleeps", waited=5, status=1)
-    a.clock.now = 1030
-    a.leaves(0, "value", waited=9)
-    assert diagnosis_of([*tmp_path.iterdir()], lambda: 1031).splitlines() == [
+def test_files_that_are_older_are_of_processes_that_do_not_respond_or_have_ended(leave):
+    leave(1, "value", 1000, boot=900, since=1000)
+    leave(3, "sleeps", 1027, boot=900, since=1022, status=1)
+    states = leave(0, "value", 1030, boot=-50, since=1021)
+    assert diagnosis_of(states, 1031).splitlines() == [
         "The newest file is 1 s old.",
-        "[0, pid 7 on a] waiting for a value for 9 s at train.py:1  f(x)",
+        "[0, pid 7 on booted at -50] waiting for a value for 9 s at train.py:1  f(x)",
         "    last seen in JAX 60 s ago at train.py:9  g(x)",
-        "[1, pid 7 on b] does not respond: it has run no Python for 30 s; C++ code holds the GIL, "
-        "or the process is dead, stopped or gets no core",
+        "[1, pid 7 on booted at 900] does not respond: it has run no Python for 30 s; C++ code "
+        "holds the GIL, or the process is dead, stopped or gets no core",
         "    last seen at train.py:2  f(x)",
-        "    last seen in JAX 90 s ago at train.py:9  g(x)",
+        "    last seen in JAX 60 s ago at train.py:9  g(x)",
         "[2] has no file among these",
-        "[3, pid 7 on b] has ended 3 s ago: exit status 1",
+        "[3, pid 7 on booted at 900] has ended 3 s ago: exit status 1",
         "    last seen at train.py:4  f(x)",
-        "    last seen in JAX 63 s ago at train.py:9  g(x)",
+        "    last seen in JAX 60 s ago at train.py:9  g(x)",
         "Processes 1, 2 and 3 have not reached what process 0 is waiting for.",
     ]
 
 
-def test_clocks_that_differ_a_little_and_the_interval_make_no_process_unresponsive(
-    tmp_path, monkeypatch
+def test_clocks_that_differ_a_little_and_the_interval_make_no_process_unresponsive(leave):
+    leave(0, "value", 1000, since=999)
+    states = leave(1, "call", 1000 + 2 * INTERVAL, since=1000)
+    report = diagnosis_of(states, 1001)
+    assert "[0, pid 7] waiting for a value for 1 s at train.py:1" in report
+    assert "have not reached what process 0 is waiting for." in report
+
+
+def test_a_file_is_written_now_and_then_says_how_it_ended_and_a_lost_folder_is_no_error(
+    tmp_path, clock
 ):
-    machine = Machine(tmp_path, monkeypatch, "a", 0, count=2)
-    machine.leaves(0, "value", waited=0)
-    machine.clock.advance(2 * INTERVAL)
-    machine.leaves(1, "call", waited=0)
-    report = diagnosis_of([*tmp_path.iterdir()], machine.clock)
-    assert "in a call at train.py:2" in report
-    assert report.endswith("Process 1 has not reached what process 0 is waiting for.")
-
-
-def test_a_file_is_written_now_and_then_says_how_it_ended_and_a_lost_folder_is_no_error(tmp_path):
-    clock, folder = FakeClock(), tmp_path / "states"
+    folder = tmp_path / "states"
     folder.mkdir()
-    file, written = StateFile(folder, clock, clock), folder / "hang.0.json"
+    file, written = StateFile(folder, clock), folder / "hang.0.json"
+    file._written.wait = lambda seconds: None  # Of the thread that would write the file.
 
-    def writes(status=None):
+    def writes_after(seconds):
         written.unlink(missing_ok=True)
-        file.write({"status": status})
+        clock.advance(seconds)
+        file.write({})
         return written.exists()
 
-    clock.advance(1)
-    assert [writes(), writes()] == [True, False]
-    clock.advance(INTERVAL)
+    assert [writes_after(1), writes_after(1)] == [True, False]
     shutil.rmtree(folder)
-    assert not writes()
+    assert not writes_after(INTERVAL)
     folder.mkdir()
-    file._written.wait = lambda seconds: None  # Of the thread that would write the file.
     file.end(3)
-    assert writes()
-    assert '"status": 3' in written.read_text()
-    clock.advance(INTERVAL)
-    assert not writes()
+    assert writes_after(0)
+    assert read_states([written])[0]["status"] == 3
+    assert not writes_after(INTERVAL)
 
 
-def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, monkeypatch, script, capsys):
-    path = script("print('has run')")
+def test_what_does_not_fit_is_refused_in_a_sentence(tmp_path, script, leave, capsys, monkeypatch):
+    path, report, copy = script("print('has run')"), tmp_path / "report.json", tmp_path / "copy"
     for command in "watch", "run":
         assert main_with(command, "--hang-dir", tmp_path / "none", path) == 2
         assert "/none: there is no such folder. Name a folder that" in capsys.readouterr().err
-    monkeypatch.setattr(os, "access", lambda *_: False)
-    assert main_with("watch", "--hang-dir", tmp_path, path) == 2
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "access", lambda *_: False)
+        assert main_with("watch", "--hang-dir", tmp_path, path) == 2
     output, message = capsys.readouterr()
-    assert "no file can be written there" in message
-    assert output == ""
+    assert ("no file can be written there" in message, output) == (True, "")
 
-    Machine(tmp_path, monkeypatch, "a", 0).leaves(0, "value", waited=0)
-    state, report, copy = (tmp_path / name for name in ("hang.0.json", "report.json", "copy"))
+    leave(0, "value", 1000)
+    state = tmp_path / "hang.0.json"
     report.write_text(Watched().to_json())
-    merge = functools.partial(main_with, "merge", state)
-    assert "report.json is none: merge only files of --hang-dir, or only" in merge(report)
-    copy.write_text(state.read_text())
-    assert "copy: there is another file of process 0. Remove" in merge(copy)
-    copy.write_text(state.read_text().replace('"hang": 1', '"hang": 2'))
-    assert "copy: another version of d2lpar has written it" in merge(copy)
+    assert main_with("merge", state, report).startswith("1 of 2 files are of --hang-dir, or")
+    shutil.copy(state, copy)
+    assert main_with("merge", state, copy).startswith("2 of 2 files are of --hang-dir, or some of")
 
 
 def test_run_leaves_a_file_of_each_process(script, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main_with("run", "--hang-dir", ".", script("import os; os.chdir('/')")) == 0
-    report = diagnosis_of([*tmp_path.glob("hang.*.json")])
-    assert report.count(": exit status 0\n") == 2
+    assert [state["status"] for state in read_states(tmp_path.glob("hang.*.json"))] == [0, 0]
