@@ -28,9 +28,10 @@ def _run(options: argparse.Namespace) -> int | str | None:
             return str(error)
     match options.command:
         case "watch":
+            from d2lpar._processes.hang_files import state_file
             from d2lpar._watch.command import watch
 
-            return watch(options)
+            return watch(options, state_file(options))
         case "run":
             from d2lpar._processes.launch import run
 
@@ -125,13 +126,21 @@ def _parser() -> argparse.ArgumentParser:
         metavar="FILE",
         help="with --watch, write each report to FILE, with its number before the suffix",
     )
+    for command in watching, running:
+        command.add_argument(
+            "--hang-dir",
+            type=Path,
+            metavar="DIR",
+            help="have each process leave there, every two seconds, where it stands, for `merge`",
+        )
     merging = commands.add_parser(
         "merge",
-        help="show which process was late, from all reports",
+        help="show which process was late, or is missing in a hang, from the files of all",
         description="Show which of several processes was late and at which lines, from the files "
-        "that `watch --json` wrote for each, for example under mpirun or srun.",
+        "that `watch --json` wrote for each, for example under mpirun or srun. Or show which one "
+        "is missing where the others wait, from the files that `--hang-dir` writes.",
     )
-    merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json")
+    merging.add_argument("files", nargs="+", type=Path, help="such as report.*.json or hang.*.json")
     comparing = commands.add_parser(
         "compare",
         help="show which of two versions of a program is faster",

@@ -44,6 +44,14 @@ def leave_without_waiting() -> None:
         distributed.shutdown = lambda: None
 
 
+def number_and_count() -> tuple[int, int] | None:
+    """Return the number of this process and how many there are, once JAX has joined them."""
+    state = getattr(sys.modules.get("jax._src.distributed"), "global_state", None)
+    if getattr(state, "client", None) is None:
+        return None
+    return state.process_id, state.num_processes
+
+
 class AtImport(importlib.abc.MetaPathFinder):
     """Changes a module right after its import, and does not import it now."""
 

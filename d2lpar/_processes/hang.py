@@ -119,8 +119,12 @@ class SharedState:
 class Sampler:
     """Samples the threads of this process: their lines, and the line that called JAX last."""
 
-    def __init__(self, shared: SharedState, clock: Callable[[], float] = time.monotonic) -> None:
-        self._shared, self._clock = shared, clock
+    def __init__(
+        self,
+        publish: Callable[[dict[str, Any]], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._publish, self._clock = publish, clock
         # For each thread its last sample, when it last moved or computed, and its CPU time.
         self._previous: dict[int, tuple[StackSample, float, float]] = {}
         self._last_in_jax: list[Any] | None = None
@@ -184,7 +188,7 @@ class Sampler:
             "step": last_step(),
             "cores": (cpu_last - cpu_first) / max(last - first, SAMPLE_INTERVAL),
         }
-        self._shared.write(state)
+        self._publish(state)
 
     def announce(self, function: Callable[..., Any]) -> None:
         """Publish where a function begins, before it may keep the GIL from its first line on."""
@@ -197,7 +201,7 @@ class Sampler:
         now = self._clock()
         thread |= {"since": now, "line": line}
         state = {"sampled": now, "threads": [thread], "last_in_jax": None, "last_dispatch": 0.0}
-        self._shared.write(state | {"step": last_step(), "cores": 0.0})
+        self._publish(state | {"step": last_step(), "cores": 0.0})
 
 
 def _line_of(position: CodePosition) -> list[Any]:
@@ -219,12 +223,13 @@ def _may_wait_in_xla(thread: threading.Thread | None) -> bool:
 
 
 class ProcessStatus(NamedTuple):
-    """One process of a run, as seen by the process that started it."""
+    """One process of a run, as seen by the process that started it, or from its file."""
 
     number: int  # From 0.
     state: dict[str, Any] | None = None  # The last one that its sampler has written.
     fate: str = ""  # Why it makes no progress, such as "has finished"; "" while it runs.
     printed: str = ""  # The last line that it has printed.
+    where: str = ""  # Its process id, and its machine if there are several; "" on this one.
 
     def is_unresponsive(self, now: float) -> bool:
         """Return whether the last sample is so old that Python cannot be running there."""
@@ -263,7 +268,8 @@ def diagnosis(processes: Sequence[ProcessStatus], now: float) -> str:
     lines = []
     for process in processes:
         first, *more = _status_lines(process, now)
-        lines += [f"[{process.number}] {first}", *(f"    {line}" for line in more)]
+        name = f"{process.number}, {process.where}" if process.where else process.number
+        lines += [f"[{name}] {first}", *(f"    {line}" for line in more)]
     return "\n".join([*lines, _verdict(processes, now)])
 
 
@@ -274,9 +280,10 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
     elif state is None:
         yield "has not started"
     elif unresponsive:
+        dead = "is dead, stopped" if process.where else "is stopped"  # A file does not tell.
         yield (
             f"does not respond: it has run no Python for {_elapsed(state['sampled'], now)}; "
-            "C++ code holds the GIL, or the process is stopped or gets no core"
+            f"C++ code holds the GIL, or the process {dead} or gets no core"
         )
     elif not state["threads"]:
         yield "outside the program's lines"

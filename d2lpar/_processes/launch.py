@@ -31,6 +31,7 @@ from d2lpar._jax.distributed import leave_without_waiting
 from d2lpar._plain.errors import D2lparError, WorkerError
 from d2lpar._plain.format import format_seconds
 from d2lpar._plain.script import Script
+from d2lpar._processes.hang_files import StateFile, diagnosis_of, read_states, state_file
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Ended, Workers
 from d2lpar._watch.command import Report, path_for_process, run_and_report, script_to_run
@@ -42,6 +43,7 @@ def run(options: argparse.Namespace) -> int | str:
     script = script_to_run(options)
     if options.json and not options.watch:
         options.refuse("--json needs --watch, whose reports it writes")
+    state_file(options)  # Refuses a folder that cannot be written.
     settings = {"pin": options.pin, "gpus": options.gpus, "initialize": False, "devices": None}
     limits = {"timeout": options.timeout, "stalled_after": options.stalled_after}
     status: int | str = 0
@@ -76,7 +78,7 @@ def run(options: argparse.Namespace) -> int | str:
         signal.signal(signal.SIGTERM, hand_on_or_end)
         try:
             with Workers(options.processes, **settings) as workers:
-                workers.run(run_in_worker, script, json, **limits)
+                workers.run(run_in_worker, script, json, options.hang_dir, **limits)
         except WorkerError as error:
             print(error, file=sys.stderr)
             status = error.status
@@ -93,12 +95,17 @@ def run(options: argparse.Namespace) -> int | str:
     return status
 
 
-def run_in_worker(script: Script, json: Path | None) -> Ended:
+def run_in_worker(script: Script, json: Path | None, hang_dir: Path | None) -> Ended:
     """Run a script in one of several processes, watched if there is a file; exit as it does."""
     number = int(os.environ["RANK"])
     report = Report(path_for_process(json, number), prints=False) if json else None
+    state = StateFile(hang_dir) if hang_dir else None
+    if state:
+        state.start()
     status = run_and_report(script, report)
     ended = Ended(time.monotonic())  # The others fail once JAX closes its connections below.
+    if state:
+        state.end(status)
     # A worker is killed when all are done, so do here what Python does when a program ends. Not
     # after a failure: JAX's exit function would wait for processes that wait for this one.
     if not status:
@@ -112,7 +119,15 @@ def run_in_worker(script: Script, json: Path | None) -> Ended:
 
 
 def merge(files: Sequence[Path]) -> int | str:
-    """Print on standard error which process was late, a table of all, and the report of each."""
+    """Print on standard error which process was late, and more; or which is missing in a hang."""
+    if states := read_states(files):
+        if len({state["number"] for state in states}) < len(files):
+            return (
+                f"{len(states)} of {len(files)} files are of --hang-dir, or some of the same "
+                "process. Merge one file of each process; reports of --json by themselves."
+            )
+        print(diagnosis_of(states, time.time()), file=sys.stderr)
+        return 0
     reports: dict[int, Watched] = {}
     errors: dict[str, list[str]] = defaultdict(list)
     matches = [re.search(r"\.(\d+)\.[^.]*$", file.name) for file in files]

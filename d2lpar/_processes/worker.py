@@ -26,7 +26,7 @@ from d2lpar._processes.hang import Sampler, SharedState
 def main() -> None:
     """Join the other processes, and serve requests until the connection closes."""
     socket, file = map(int, sys.argv[1:])
-    sampler = Sampler(SharedState(file))
+    sampler = Sampler(SharedState(file).write)
     sampler.start()
     os.close(file)
     os.set_inheritable(socket, False)  # The socket must close when this process dies.

@@ -42,15 +42,15 @@ _LAUNCHERS = (
 )
 
 
-def watch(options: argparse.Namespace) -> int:
+def watch(options: argparse.Namespace, state_file: Any = None) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
     script, own_words = script_to_run(options), words_before_script(options)
-    number, json = process_number(), options.json
-    if json and number is not None and not is_stream(json):
-        json = path_for_process(json, number)
+    launched, json = number_and_count(), options.json
+    if json and launched and not is_stream(json):
+        json = path_for_process(json, launched[0])
     limits = options.fail_over, options.after
-    report = Report(json, *limits, everything=options.all, own_words=own_words)
-    return run_and_report(script, report)
+    more = {"everything": options.all, "own_words": own_words, "state_file": state_file}
+    return run_and_report(script, Report(json, *limits, **more))
 
 
 def script_to_run(options: argparse.Namespace) -> Script:
@@ -78,9 +78,10 @@ def run_and_report(script: Script, report: "Report | None") -> int:
 def words_before_script(options: argparse.Namespace) -> list[str]:
     """Return the words between `python` and a script that watch it as this command does."""
     own = [word for word in sys.argv[1 : -1 - len(options.arguments)] if word not in ("-m", "--")]
-    # The script may change the current folder, so the last --json, which counts, is absolute.
+    # The script may change the current folder, so the last of each, which counts, is absolute.
     json = ["--json", str(options.json.absolute())] if options.json else []
-    return ["-m", "d2lpar", *own, *json]
+    folder = ["--hang-dir", str(options.hang_dir.absolute())] if options.hang_dir else []
+    return ["-m", "d2lpar", *own, *json, *folder]
 
 
 def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
@@ -96,11 +97,11 @@ def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -
     return [*argv] if is_watched else [argv[0], *options, *own_words, *script]
 
 
-def process_number() -> int | None:
-    """Return the number of this process if a launcher has started several, else None."""
+def number_and_count() -> tuple[int, int] | None:
+    """Return the number of this process and their count if a launcher has started several."""
     for number, count in _LAUNCHERS:
         if int(os.environ.get(count, 1)) > 1 and number in os.environ:
-            return int(os.environ[number])
+            return int(os.environ[number]), int(os.environ[count])
     return None
 
 
@@ -120,12 +121,13 @@ class Report:
         prints: bool = True,
         everything: bool = False,
         own_words: Sequence[str] = (),
+        state_file: Any = None,  # A `_processes.hang_files.StateFile`.
     ) -> None:
         self._json = json.absolute() if json else None
         # Interim reports would fill a pipe, or follow one another in the output.
         self._writes_interim = json is not None and not is_stream(json)
         self._fail_over, self._prints, self._everything = fail_over, prints, everything
-        self._process, self._own_words = os.getpid(), own_words
+        self._process, self._own_words, self._state_file = os.getpid(), own_words, state_file
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
         # Duplicate standard error, since the script may close or redirect it. Start at 200, out of
@@ -152,6 +154,8 @@ class Report:
                 setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
+        if self._state_file:
+            self._state_file.start()
         self._watcher.start()
 
     def _replace_process(
@@ -185,6 +189,8 @@ class Report:
         if not self._is_open():
             return status
         watcher, self._watcher = self._watcher, None
+        if self._state_file:
+            self._state_file.end(status)
         with suppress(Exception):
             sys.stdout.flush()
         watcher.stop()

@@ -93,7 +93,7 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
 
     threading.Thread(target=load, name="loader", daemon=True).start()
     shared, clock = SharedState(), FakeClock()
-    sampler = Sampler(shared, clock)
+    sampler = Sampler(shared.write, clock)
 
     def sample_until(condition):
         while True:
@@ -218,7 +218,7 @@ def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
 
 def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published():
     shared, clock = SharedState(), FakeClock()
-    sampler = Sampler(shared, clock)
+    sampler = Sampler(shared.write, clock)
     sampler.announce(in_steps)
     (announced,) = shared.read()["threads"]
     assert announced["line"][::2] == [__file__, "def in_steps(*steps, lines=None):"]

@@ -5,7 +5,7 @@ import signal
 import pytest
 from commands import watch_script
 
-from d2lpar._watch.command import Report, process_number
+from d2lpar._watch.command import Report, number_and_count
 
 
 def test_signals_of_the_script_do_not_meet_the_thread_that_looks(tmp_path):
@@ -80,9 +80,10 @@ if not sys.argv[1:]:
 else:
     print(sys.argv[1:], sys.flags.dev_mode)
 """
-    options = [*options, "--json", "report.json"]
+    options = [*options, "--json", "report.json", "--hang-dir", "."]
     ended, out, said = watch_script(tmp_path, program, options=options)
     assert (ended, out, said.count("Watched for")) == (status, "['again'] True\n", 1)
+    assert json.loads((tmp_path / "hang.0.json").read_text())["status"] == 0
     assert ("The script has replaced the process by `" in said) != is_watched
     assert ("That program cannot be judged" in said) == (status > 0)
     assert ("which is not watched" in (tmp_path / "report.json").read_text()) != is_watched
@@ -125,16 +126,16 @@ def test_a_script_fails_if_its_device_is_idle_or_not_seen(tmp_path, program, lim
 
 
 @pytest.mark.parametrize(
-    ("given", "number"),
+    ("given", "launched"),
     [
         ({}, None),
-        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, 3),
-        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, 1),
+        ({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, (3, 4)),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, None),  # A batch script, in no step.
         ({"RANK": "0", "WORLD_SIZE": "1"}, None),
-        ({"RANK": "0", "WORLD_SIZE": "2"}, 0),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, (0, 2)),
     ],
 )
-def test_the_launcher_says_which_process_this_is(given, number, monkeypatch):
+def test_the_launcher_says_which_process_this_is_of_how_many(given, launched, monkeypatch):
     monkeypatch.setattr("os.environ", given)
-    assert process_number() == number
+    assert number_and_count() == launched
