@@ -362,8 +362,8 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "long."
         )
     if len(steps) > 1 and None not in steps:
-        each = ", ".join(f"{names} at step {step}" for step, names in steps.items())
-        verdict += f" {each}."
+        first, *more = (f"{names} at step {step}" for step, names in steps.items())
+        verdict += f" {', '.join([first, *map(str.lower, more)])}."
     return verdict
 
 

@@ -183,7 +183,7 @@ def in_steps(*steps, lines=None):
             "at the same line, but not in the same step. Process 2 at step 117, the others at step "
             "118.",
         ),
-        (in_steps(4, 5, lines=[6, 7]), "takes long. Process 0 at step 4, Process 1 at step 5."),
+        (in_steps(4, 5, lines=[6, 7]), "takes long. Process 0 at step 4, process 1 at step 5."),
         (in_steps(4, 4), "All are waiting at the same line: one may be an iteration"),
         (in_steps(4, None), "All are waiting at the same line, but not in the same step."),
     ],
