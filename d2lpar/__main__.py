@@ -105,8 +105,8 @@ def _parser() -> argparse.ArgumentParser:
         "--stalled-after",
         type=limit,
         metavar="TIME",
-        help="show the line of each process if none has moved for this long, for example 60s; so "
-        "do Ctrl-C, the signal SIGUSR1, and --timeout",
+        help="show the line of each process if one waits in JAX and none has dispatched anything "
+        "for this long, for example 60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
     )
     running.add_argument(
         "--grace",

@@ -44,9 +44,14 @@ def notebook_with(*shown):
     return nbformat.v4.new_notebook(cells=[prose, *code])
 
 
-HERE = this_run() | {
+HERE = {
+    "schema": 2,
     "name": "here",
+    "machine": {"processor": "Ångström 1", "cores": 4, "memory": 8, "system": "Linux"}
+    | {"devices": "3 x cpu", "driver": "570.1"},
+    "versions": {"Python": "3.11.2", "jax": "0.7.2"},
     "commit": "abc1234",
+    "date": "2026-11-21T12:00:00+00:00",
     "load": 1.5,
     "pages": {
         "book/b": page_of(notebook_with(HOLDS, ExperimentResult("P4", "two", TWO), FAILS)),
@@ -90,7 +95,7 @@ def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expe
 
 
 def test_a_run_says_where_when_and_with_what_it_was_begun():
-    found = Results.of(HERE)
+    found = Results.of(HERE | this_run())
     assert (found.machine, found.versions) == (this_machine(), versions())
     assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
 
