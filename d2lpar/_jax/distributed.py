@@ -150,7 +150,8 @@ def barrier(name: str, seconds: float) -> None:
         if not (client := state.client):
             return
         count, read = client.key_value_increment, client.key_value_dir_get
-        wait, process, processes = client.wait_at_barrier, state.process_id, state.num_processes
+        wait_at_barrier = client.wait_at_barrier  # The name by which `watch` and `run` know it.
+        process, processes = state.process_id, state.num_processes
     except (ImportError, AttributeError) as error:
         raise D2lparError(
             f"barrier() needs a private name that JAX does not have here: {error}. Install JAX "
@@ -160,7 +161,8 @@ def barrier(name: str, seconds: float) -> None:
     key = f"d2lpar.barrier({name!r})"
     call = count(f"{key}/{process}", 1)
     try:
-        wait(f"{key} {call % _IDS}", min(math.ceil(seconds * 1000), _MOST_MILLISECONDS))
+        milliseconds = min(math.ceil(seconds * 1000), _MOST_MILLISECONDS)
+        wait_at_barrier(f"{key} {call % _IDS}", milliseconds)
     except RuntimeError as error:
         if "DEADLINE_EXCEEDED" not in str(error):
             raise

@@ -43,7 +43,7 @@ NUMPY = "np.", "numpy."  # The beginnings of names of its functions.
 _BUFFERS = {"bytes", "bytearray", "memoryview"}
 # Functions that wait for a device, and functions that wait for anything else. A method called `get`
 # or `result` counts as waiting, as its class is unknown.
-_BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain"}
+_BARRIERS = {"block_until_ready", "effects_barrier", "wait_all", "drain", "wait_at_barrier"}
 _INPUTS = {"select", "poll", "recv", "accept", "read", "readline", "readlines", "input"}
 _WAITS = {"get", "put", "join", "wait", "acquire", "result", "as_completed", "communicate"}
 # Modules of the standard library that wait for another thread or process, or for input.

@@ -9,7 +9,7 @@ Exit statuses of `run`:
     141  Nobody reads the output any more, as after `| head -2`.
     143  Ended by SIGTERM, when the processes had not ended in the time of `--grace`.
     n    The exit status of the first process that failed: 1 after an exception, what it gave to
-         `sys.exit` or `os._exit` (1 for 0), 128 + the number of the signal that ended it.
+         `sys.exit` or `os._exit`, 128 + the number of the signal that ended it.
 """
 
 import argparse
@@ -78,6 +78,8 @@ def run(options: argparse.Namespace) -> int | str:
         signal.signal(signal.SIGTERM, hand_on_or_end)
         try:
             with Workers(options.processes, **settings) as workers:
+                for worker in workers._workers:
+                    worker.may_exit = True
                 workers.run(run_in_worker, script, json, options.hang_dir, **limits)
         except WorkerError as error:
             print(error, file=sys.stderr)

@@ -398,6 +398,7 @@ class _Worker:
         self._shared, self._receiver = shared, ThreadPoolExecutor(1)
         self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self.ended = math.inf  # When its last outcome came about, by time.monotonic().
+        self.may_exit = False  # By `os._exit(0)`, as a script may that avoids JAX's own exit.
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         self._partial_line, self.output_ended = "", False
         self.output = process.stdout
@@ -479,8 +480,8 @@ class _Worker:
             reason = f"{type(error).__name__}: {error}".removesuffix(".")
             return self.error(f"has sent a result that cannot be read here: {reason}.", rank=1)
 
-    def death(self) -> WorkerError:
-        """Return the error of a worker whose process or socket has ended by itself."""
+    def death(self) -> WorkerError | Ended:
+        """Return the outcome of a worker whose process or socket has ended by itself."""
         state = self._shared.read()
         # The other processes fail by this death after the last sample, and may be heard of earlier.
         self.ended = state["sampled"] if state else time.monotonic()
@@ -488,19 +489,23 @@ class _Worker:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
             return self.error("has closed its connection, and cannot be reached.", rank=0)
+        if status == 0 and self.may_exit:
+            return Ended(self.ended)
         message = f"has died: {exit_status(status)}.{self.last_seen()}"
         return self.error(message, rank=0, status=status if status >= 0 else 128 - status)
 
     def last_seen(self, in_jax: bool = False) -> str:
         """Return a further line of a message: where the process was last seen, if anywhere."""
         state = self._shared.read() or {"threads": (), "last_in_jax": None}
-        lines = [thread["line"] for thread in state["threads"]]
+        lines = [[thread["line"], *thread["callers"]] for thread in state["threads"]]
         if in_jax:
-            lines = [state["last_in_jax"][1]] if state["last_in_jax"] else []
+            lines = [[state["last_in_jax"][1]]] if state["last_in_jax"] else []
         if not lines:
             return ""
+        line, *callers = lines[0]
         where = " in JAX" if in_jax else ""
-        return f"\nIt was last seen{where} at {_place(*lines[0])}  {lines[0][2]}"
+        called = "".join(f", called from {_place(*caller)}" for caller in callers)
+        return f"\nIt was last seen{where} at {_place(*line)}  {line[2]}{called}"
 
     def error(
         self, message: str, rank: int = 2, status: int = 1, with_output: bool = True

@@ -111,6 +111,7 @@ step = jax.jit(lambda x: x + 1)
         ("steps[0](x)", "call", True),  # Any name that cannot be looked up.
         ("train_step(x)", "call", True),  # A local variable may be anything.
         ("time.sleep(1)", "sleeps", False),
+        ("wait_at_barrier(key, 9)", "barrier", False),  # In `barrier`, of JAX's client.
         ("jaxopt.step(x)", "call", False),  # Another package, whose code has frames of its own.
         ("print(x)", "call", False),
         ("x.item()", "call", False),

@@ -79,6 +79,7 @@ SEEN = r"\.\nIt was last seen at \S*script\.py:\d+  .+\n"
     [
         ("sys.exit()", 1, AFTER_THE_OTHER),
         ("sys.exit(200)", 200, r"Process 1 ended with the exit status 200\.\n"),
+        ("os._exit(0)", 1, AFTER_THE_OTHER),
         ("os._exit(7)", 7, "Process 1 has died: exit status 7" + SEEN),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Process 1 has died: SIGKILL" + SEEN),
     ],
