@@ -127,7 +127,8 @@ def test_a_line_that_works_beside_a_busy_device_does_not_keep_it_idle_where_it_w
 
 
 def test_a_run_that_was_all_start_has_nothing_that_was_not_seen():
-    assert account(after=2.0, seconds=1.0).notes == ["Nothing came after the start."]
+    first, *_ = account(after=2.0, seconds=1.0).notes
+    assert first == "Nothing came after the start."
 
 
 @pytest.mark.parametrize(("compiled", "phase"), [(True, "Compiling"), (False, "Tracing")])
