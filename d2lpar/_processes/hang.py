@@ -129,7 +129,6 @@ class Sampler:
         self._previous: dict[int, tuple[StackSample, float, float]] = {}
         self._last_in_jax: list[Any] | None = None
         self._last_dispatch = 0.0  # When a thread in JAX last moved or computed.
-        self._dispatching = {threading.main_thread().ident}
         samples = round(_BLOCKED_AFTER / SAMPLE_INTERVAL)
         self._cpu_times: deque[tuple[float, float]] = deque(maxlen=samples)
 
@@ -162,14 +161,12 @@ class Sampler:
                 activity = "perhaps jax" if _may_wait_in_xla(thread) else "call"
             line = _line_of(sample.position)
             if activity in _IN_JAX:
-                self._dispatching.add(ident)
                 self._last_in_jax = [now, line]
                 dispatched = now if activity == "compiles" else since
                 self._last_dispatch = max(self._last_dispatch, dispatched)
             threads.append(
                 {
                     "name": thread.name if thread else "a thread of XLA",
-                    "dispatches": ident in self._dispatching,
                     "activity": activity,
                     "since": since,
                     "line": line,
@@ -197,7 +194,7 @@ class Sampler:
             return
         number = code.co_firstlineno
         line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
-        thread = {"name": "MainThread", "dispatches": True, "activity": "call", "callers": []}
+        thread = {"name": "MainThread", "activity": "call", "callers": []}
         now = self._clock()
         thread |= {"since": now, "line": line}
         state = {"sampled": now, "threads": [thread], "last_in_jax": None, "last_dispatch": 0.0}
@@ -292,13 +289,13 @@ def _status_lines(process: ProcessStatus, now: float) -> Iterator[str]:
             name = "" if thread["name"] == "MainThread" else f"in {thread['name']}: "
             current = not (unresponsive or process.fate)
             activity = _activity(thread, now) if current else "last seen"
-            yield f"{name}{activity} at {_with_code(thread['line'])}"
+            yield f"{name}{activity} at {with_code(thread['line'])}"
             if thread["callers"]:
-                yield f"called from {', '.join(str(_place(line)) for line in thread['callers'])}"
+                yield f"called from {', '.join(str(place_at(line)) for line in thread['callers'])}"
         if state["last_in_jax"]:
             when, line = state["last_in_jax"]
             if line not in [thread["line"] for thread in state["threads"]]:
-                yield f"last seen in JAX {_elapsed(when, now)} ago at {_with_code(line)}"
+                yield f"last seen in JAX {_elapsed(when, now)} ago at {with_code(line)}"
         if state["step"] is not None:
             yield f"at step {state['step']}"
         if state["cores"] >= 0.2 and not (unresponsive or process.fate):
@@ -317,13 +314,15 @@ def _elapsed(then: float, now: float) -> str:
     return format_seconds(max(now - then, 0.0))
 
 
-def _place(line: list[Any]) -> Place:
+def place_at(line: list[Any]) -> Place:
+    """Return the place of a line that a state holds."""
     file, number, code = line
     return Place(cell_of(file) or file, number, code)
 
 
-def _with_code(line: list[Any]) -> str:
-    place = _place(line)
+def with_code(line: list[Any]) -> str:
+    """Return the place of a line and its code."""
+    place = place_at(line)
     return f"{place}  {place.code}"
 
 
@@ -385,7 +384,7 @@ def _by(processes: Sequence[ProcessStatus], key: Callable[[ProcessStatus], Any])
 def _waits_at(process: ProcessStatus, now: float) -> tuple[Place, ...]:
     """Return the line at which a process waits, and its callers."""
     thread = next(thread for thread in process.state["threads"] if _waits(thread, now))
-    return tuple(_place(line) for line in (thread["line"], *thread["callers"]))
+    return tuple(place_at(line) for line in (thread["line"], *thread["callers"]))
 
 
 def _path_in_words(path: tuple[Place, ...]) -> str:

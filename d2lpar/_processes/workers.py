@@ -45,7 +45,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import psutil
 
-from d2lpar._jax.stack import Place, cell_of
 from d2lpar._plain.cores import usable_cores
 from d2lpar._plain.errors import (
     D2lparError,
@@ -62,7 +61,9 @@ from d2lpar._processes.hang import (
     ProcessStatus,
     SharedState,
     diagnosis,
+    place_at,
     stalled_since,
+    with_code,
 )
 
 GRACE = 5.0
@@ -504,8 +505,8 @@ class _Worker:
             return ""
         line, *callers = lines[0]
         where = " in JAX" if in_jax else ""
-        called = "".join(f", called from {_place(*caller)}" for caller in callers)
-        return f"\nIt was last seen{where} at {_place(*line)}  {line[2]}{called}"
+        called = "".join(f", called from {place_at(caller)}" for caller in callers)
+        return f"\nIt was last seen{where} at {with_code(line)}{called}"
 
     def error(
         self, message: str, rank: int = 2, status: int = 1, with_output: bool = True
@@ -709,11 +710,7 @@ def place_of(function: Any) -> str:
     """Return the name of a function, and where it is defined, if that is known."""
     name = getattr(function, "__name__", type(function).__name__)
     code = getattr(function, "__code__", None)
-    return f"{name} ({_place(code.co_filename, code.co_firstlineno)})" if code else name
-
-
-def _place(file: str, line: int, code: str = "") -> Place:
-    return Place(cell_of(file) or file, line, code)
+    return f"{name} ({place_at([code.co_filename, code.co_firstlineno, ''])})" if code else name
 
 
 def _gpus_here() -> int:

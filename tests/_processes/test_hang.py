@@ -24,7 +24,7 @@ def at(line):
 
 
 def thread(activity, line=1, since=NOW - 9, **more):
-    own = {"name": "MainThread", "dispatches": True, "callers": []}
+    own = {"name": "MainThread", "callers": []}
     return own | {"activity": activity, "line": at(line), "since": since} | more
 
 
@@ -105,7 +105,7 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
 
     first = sample_until(lambda loader: loader["since"] == clock.now - 2)
     assert first["line"][::2] == [__file__, "items.get()"]
-    assert (first["activity"], first["dispatches"]) == ("locks", False)
+    assert first["activity"] == "locks"
     items.put(None)
     second = sample_until(lambda loader: loader["line"] != first["line"])
     assert second["since"] == clock.now

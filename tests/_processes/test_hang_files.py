@@ -69,7 +69,7 @@ def leave(tmp_path, monkeypatch):
         monkeypatch.setattr("os.environ", {"RANK": str(number), "WORLD_SIZE": "4"})
         monkeypatch.setattr(socket, "gethostname", lambda: f"booted at {boot}")
         monkeypatch.setattr(os, "getpid", lambda: 7)
-        thread = {"name": "MainThread", "dispatches": True, "callers": [], "activity": activity}
+        thread = {"name": "MainThread", "callers": [], "activity": activity}
         thread |= {"since": since - boot, "line": ["train.py", 1 + number, "f(x)"]}
         state = {"sampled": wall_time - boot, "threads": [thread], "step": None, "cores": 0.0}
         state |= {"last_in_jax": [970 - boot, ["train.py", 9, "g(x)"]], "last_dispatch": 0.0}
