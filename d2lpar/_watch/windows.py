@@ -48,6 +48,7 @@ Spans = list[tuple[float, float]]
 COLLECTOR = Place("Python's garbage collector", 0, "")
 OF_WATCH = Place("watch itself", 0, "")
 
+_RANDOM = random.Random()  # The functions of the module would change the program's numbers.
 _OPENING_MARKER = "d2lpar.watch"
 # Operators that cannot end before every device takes part: XLA's names, and NVIDIA's kernels.
 _COLLECTIVES = re.compile("all-|reduce-scatter|collective-|ragged-all|nccl")
@@ -375,7 +376,7 @@ class Windows:
             # Closing may take a third of the time at first, and a twentieth later.
             times = 20 if len(self.closed) >= self.RARER_AFTER else 2
             pause = max(pause_after(window.over - self._began), times * self._closing_seconds)
-            self.due = window.over + random.uniform(0.5, 1.5) * pause
+            self.due = window.over + _RANDOM.uniform(0.5, 1.5) * pause
             if window.is_cut:  # The next one stands for this time as well.
                 self._stand_until(window.over, window.over)
             else:
@@ -385,7 +386,7 @@ class Windows:
         """Begin the next window at a random time, and not where a call or recording has ended."""
         now = time.perf_counter()
         self._stand_until(self.due if now > self.due + self.LATE else now, now)
-        self.due = now + random.uniform(0, 2 * pause_after(0))
+        self.due = now + _RANDOM.uniform(0, 2 * pause_after(0))
 
     def _stand_until(self, until: float, now: float) -> None:
         """Have the next window stand for the time until then, and not until now."""

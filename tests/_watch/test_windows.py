@@ -1,3 +1,4 @@
+import random
 import signal
 import threading
 import time
@@ -78,6 +79,14 @@ def test_behind_a_recording_of_the_program_the_next_window_comes_at_a_random_tim
         monkeypatch.setattr("d2lpar._jax.state.is_recording", lambda now=is_recording: now)
         assert not windows.is_due()
     assert 100.0 <= windows.due < 100.5
+
+
+def test_the_random_numbers_of_the_program_stay_as_they_are(windows, clock):
+    before = random.getstate()
+    record(windows, lambda window: clock.advance(1))
+    windows.record(lambda window: None, threading.Event(), 1e-3, late=11.0)
+    assert len(windows.closed) == 1  # The other one was left out.
+    assert random.getstate() == before
 
 
 def test_a_window_that_was_cut_is_sampled_to_its_end_and_the_next_stands_for_its_time(
