@@ -45,6 +45,7 @@ _BLOCKED_AFTER = 1.0  # Seconds at one line until a call into JAX counts as wait
 # Seconds of CPU time between two samples. A thread that waits in JAX uses less: JAX wakes up five
 # times a second, for 20 us, to check for signals.
 _IDLE_CPU = 1e-4
+_OTHERS = "the others"
 _IN_CALL = ("jax", "slow call", "puts", "perhaps jax")
 _IN_JAX = ("value", "barrier", "compiles", "checks", *_IN_CALL)
 _ACTIVITIES = {
@@ -342,7 +343,9 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         return "It is waiting for its device."
     lines = _by(waiting, lambda process: _waits_at(process, now))
     steps = _by(waiting, lambda process: process.state["step"])
-    if len(lines) == len(steps) == 1:
+    if None in steps:  # A process that annotates none may be in any.
+        steps = {}
+    if len(lines) == 1 and len(steps) < 2:
         return (
             "All are waiting at the same line: one may be an iteration behind or ahead; or the "
             "computation takes that long."
@@ -351,7 +354,7 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
     if len(lines) > 1:
         has_callers = len({path[0] for path in lines}) < len(lines)
         each = "; ".join(
-            f"{names[0].lower()}{names[1:]} at {_path_in_words(path[: 3 if has_callers else 1])}"
+            f"{names.lower()} at {_path_in_words(path[: 3 if has_callers else 1])}"
             for path, names in lines.items()
             if names != _OTHERS
         )
@@ -360,13 +363,10 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "repeated something that all must do together; or one is computing alone, and takes "
             "long."
         )
-    if len(steps) > 1 and None not in steps:
+    if len(steps) > 1:
         first, *more = (f"{names} at step {step}" for step, names in steps.items())
         verdict += f" {', '.join([first, *map(str.lower, more)])}."
     return verdict
-
-
-_OTHERS = "the others"
 
 
 def _by(processes: Sequence[ProcessStatus], key: Callable[[ProcessStatus], Any]) -> dict[Any, str]:
