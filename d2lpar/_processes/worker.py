@@ -38,9 +38,10 @@ def main() -> None:
     requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=listen, args=[connection, requests], daemon=True).start()
     kept: dict[int, Any] = {}
-    send_outcome(connection, lambda: pickle.dumps(distributed.join(settings)))
+    send = functools.partial(send_outcome, connection, os.getpid())
+    send(lambda: pickle.dumps(distributed.join(settings)))
     while True:
-        send_outcome(connection, functools.partial(serve, requests.get(), kept, sampler))
+        send(functools.partial(serve, requests.get(), kept, sampler))
 
 
 def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
@@ -91,8 +92,12 @@ def serve(request: bytes, kept: dict[int, Any], sampler: Sampler) -> bytes:
         ) from error
 
 
-def send_outcome(connection: Connection, function: Callable[[], bytes]) -> None:
-    """Send the result of a function, or its exit status, or its error."""
+def send_outcome(connection: Connection, owner: int, function: Callable[[], bytes]) -> None:
+    """Send the result of a function, or its exit status, or its error.
+
+    A child that the function has forked ends here, and sends nothing: only its parent, the process
+    `owner`, has an outcome.
+    """
     try:
         outcome = ("result", function())
     except SystemExit as error:
@@ -105,8 +110,13 @@ def send_outcome(connection: Connection, function: Callable[[], bytes]) -> None:
         lines = traceback.format_exception(error, chain=False)
         outcome = ("error", "".join(lines[1:] if error.__traceback__ else lines))
     ended = time.monotonic()
+    forked = os.getpid() != owner
+    if forked and outcome[0] == "error":
+        print(outcome[1], end="", file=sys.stderr)
     sys.stdout.flush()
     sys.stderr.flush()
+    if forked:
+        os._exit({"result": 0, "exit": outcome[1]}.get(outcome[0], 1))
     connection.send_bytes(pickle.dumps((*outcome, ended)))
 
 

@@ -151,8 +151,8 @@ class Workers:
             raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
         if gpus and (available := _gpus_here()) < count:
             raise D2lparError(
-                f"gpus=True gives each process a GPU of its own, but there are {count} processes, "
-                f"and JAX finds {plural(available, 'GPU')} here. Ask for fewer, or leave it out."
+                f"Each process is to have a GPU of its own, but there are {count} processes, and "
+                f"JAX finds {plural(available, 'GPU')} here. Ask for fewer, or for no GPUs."
             )
         self.count = count
         settings = {"count": count, "devices": devices, "gpus": gpus, "initialize": initialize}
@@ -472,6 +472,9 @@ class _Worker:
         kind, content, self.ended = pickle.loads(message)
         if kind == "exit":
             message = f"ended with the exit status {content}."
+            self.print_rest()
+            if self.last_lines:
+                message += f" It last printed: {self.last_lines[-1]}"
             return self.error(message, rank=1, status=content & 255, with_output=False)
         if kind == "error":
             return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", rank=1)

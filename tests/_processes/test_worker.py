@@ -17,7 +17,10 @@ def one():
 
 @pytest.mark.parametrize(("code", "status"), [(None, 0), (3, 3), ("no disk", 1)])
 def test_a_function_that_exits_has_the_status_that_python_would_have(one, code, status, capfd):
-    with pytest.raises(WorkerError, match=f"^Process 0 ended with the exit status {status}.$"):
+    last = r" It last printed: no disk" * (status == 1)
+    with pytest.raises(
+        WorkerError, match=rf"^Process 0 ended with the exit status {status}\.{last}$"
+    ):
         one.run(sys.exit, code)
     assert ("[0] no disk\n" in capfd.readouterr().out) == (status == 1)
 
@@ -31,3 +34,20 @@ def test_a_traceback_begins_in_the_function_and_has_the_source_of_a_notebook(one
     error = 'Process 0 failed:\n  File "cell 3", line 2, in fail\n    raise KeyError\nKeyError.'
     with pytest.raises(WorkerError, match=f"^{re.escape(error)}$"):
         one.run(names["fail"])
+
+
+@pytest.mark.parametrize("ends", [int, sys.exit, lambda: 1 / 0])
+def test_a_forked_child_ends_and_sends_no_outcome_in_the_place_of_its_parent(one, ends, capfd):
+    def fork():
+        import os
+
+        if os.fork():
+            os.wait()
+            return "parent"
+        print("child")
+        return ends()
+
+    assert one.run(fork) == one.run(fork) == ["parent"]
+    shown = capfd.readouterr().out
+    assert shown.count("child") == 2
+    assert shown.count("ZeroDivisionError") == 2 * (ends not in (int, sys.exit))
