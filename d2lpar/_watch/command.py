@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
+from d2lpar._measure.shares import FEWEST
 from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
 from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched
 from d2lpar._watch.sampler import Watcher
-from d2lpar._watch.shares import FEWEST
 
 _SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 

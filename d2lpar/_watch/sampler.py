@@ -40,11 +40,11 @@ from d2lpar._jax.stack import (
     sample_stack,
 )
 from d2lpar._jax.state import require_values
+from d2lpar._measure.shares import FEWEST
 from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
 from d2lpar._watch.account import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
-from d2lpar._watch.shares import FEWEST
 from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows
 
 _KEPT_LOCK = 5e-3  # Seconds in a window without a sample; Python threads pass the lock on earlier.
