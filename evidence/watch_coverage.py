@@ -1,7 +1,7 @@
 """How often the intervals of `watch` cover the truth: `python evidence/watch_coverage.py`.
 
 Each cell simulates runs of one length of a program whose windows have shares of one distribution.
-`d2lpar/_measure/shares.py` has the summary.
+`d2lpar/_measure/mean_share.py` has the summary.
 """
 
 import sys
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from d2lpar._measure.shares import FEWEST, interval
+from d2lpar._measure.mean_share import FEWEST, interval
 from d2lpar._watch.windows import Windows, pause_after
 
 RUNS = 2000

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from d2lpar._jax.requests import Request
+from d2lpar._jax.compile_requests import Request
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch import sampler
 from d2lpar._watch.recompilations import Compiled
@@ -101,8 +101,8 @@ def account(
     )
     with pytest.MonkeyPatch.context() as patched:
         # The programs say themselves whether they are compiled again.
-        patched.setattr("d2lpar._watch.account.find_again", lambda programs: None)
-        patched.setattr("d2lpar._watch.account.why", lambda programs: ("shape", "Another shape."))
+        patched.setattr("d2lpar._watch.findings.find_again", lambda programs: None)
+        patched.setattr("d2lpar._watch.findings.why", lambda programs: ("shape", "Another shape."))
         sampler.fill(watched, watcher)
     return watched
 

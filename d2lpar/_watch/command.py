@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar._jax.stack import belongs_to_the_user
-from d2lpar._measure.shares import FEWEST
+from d2lpar._measure.mean_share import FEWEST
 from d2lpar._plain.format import can_be_written, is_stream, plural, write_whole
 from d2lpar._plain.script import Script
 from d2lpar._watch.report import KINDS, Watched

@@ -17,7 +17,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from d2lpar._jax.requests import Arrays, PhaseStack, Request, Value, Values
+from d2lpar._jax.compile_requests import Arrays, PhaseStack, Request, Value, Values
 from d2lpar._jax.stack import CodePosition
 from d2lpar._plain.format import plural
 

@@ -13,7 +13,7 @@ So the losses of all lines add up to the idle time of the device. Shares refer t
 start, which ends with the first compilations. They carry an interval, since windows are a sample.
 In time that no window stands for, the samples still show the lines, but nothing is lost there or
 not lost: the devices were not seen. Whether a thread waits or works is told from its stack
-(`_jax/stack.py`, `_ACTIVITIES`). `attribution.py` decides which line is charged, and `account.py`
+(`_jax/stack.py`, `_ACTIVITIES`). `attribution.py` decides which line is charged, and `findings.py`
 sums the charges.
 """
 
@@ -40,9 +40,9 @@ from d2lpar._jax.stack import (
     sample_stack,
 )
 from d2lpar._jax.state import require_values
-from d2lpar._measure.shares import FEWEST
+from d2lpar._measure.mean_share import FEWEST
 from d2lpar._plain.errors import D2lparError, require_posix, require_seconds
-from d2lpar._watch.account import fill
+from d2lpar._watch.findings import fill
 from d2lpar._watch.recompilations import Compilations
 from d2lpar._watch.report import Watched
 from d2lpar._watch.windows import Collection, Sample, ThreadSample, Window, Windows

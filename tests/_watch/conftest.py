@@ -1,7 +1,7 @@
 import pytest
 
 from d2lpar._watch import sampler
-from d2lpar._watch.account import fill
+from d2lpar._watch.findings import fill
 
 
 @pytest.fixture(autouse=True)

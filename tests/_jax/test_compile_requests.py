@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar._jax.requests import identify
+from d2lpar._jax.compile_requests import identify
 
 
 class Model:

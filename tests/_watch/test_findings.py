@@ -6,7 +6,7 @@ import pytest
 from windows import LOG, READ, STEP, WAIT, account, program, unseen, window
 
 from d2lpar._jax.stack import CodePosition, StackSample
-from d2lpar._measure.shares import FEWEST
+from d2lpar._measure.mean_share import FEWEST
 
 
 def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():

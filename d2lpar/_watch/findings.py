@@ -20,7 +20,7 @@ from typing import Any
 
 from d2lpar._jax import state
 from d2lpar._jax.stack import CodePosition, Place
-from d2lpar._measure.shares import FEWEST, mean_share
+from d2lpar._measure.mean_share import FEWEST, mean_share
 from d2lpar._plain.format import format_seconds, plural
 from d2lpar._watch.attribution import (
     COLLECTIONS,
@@ -34,7 +34,7 @@ from d2lpar._watch.attribution import (
 )
 from d2lpar._watch.recompilations import Compiled, find_again, why
 from d2lpar._watch.report import SEEN, WITHOUT_ACTION, Finding, Watched
-from d2lpar._watch.scales import find_scales
+from d2lpar._watch.sample_scales import find_scales
 from d2lpar._watch.windows import (
     COLLECTOR,
     OF_WATCH,

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from d2lpar._measure.shares import FEWEST, interval, mean_share
+from d2lpar._measure.mean_share import FEWEST, interval, mean_share
 
 
 def test_the_mean_is_weighted():

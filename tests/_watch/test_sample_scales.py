@@ -5,7 +5,7 @@ import pytest
 from d2lpar._jax.stack import Place
 from d2lpar._watch.attribution import ChargedSample
 from d2lpar._watch.recompilations import Compiled
-from d2lpar._watch.scales import find_scales
+from d2lpar._watch.sample_scales import find_scales
 from d2lpar._watch.windows import Collection, Window
 
 LINE = SimpleNamespace(place=Place("train.py", 7, "step(x)"))
