@@ -35,12 +35,22 @@ CAUSES = {
     "asked-before-done": SYNCHRONOUS,
     "nproc-limits-jax": Intervention("the limit", {'{"NPROC": "1"}': "{}"}),
     "who-needs-a-value-waits": SYNCHRONOUS,
+    "new-shape-compiles": Intervention(
+        "the newness of the shapes",
+        {"map(held_by_shape, range(2000, 2009))": "map(held_by_shape, [2000] * 9)"},
+    ),
+    "callback-in-the-call": Intervention(
+        "the callback", {"    jax.debug.callback(lambda value: None, y[0, 0])\n": ""}
+    ),
     "error-at-the-barrier": SYNCHRONOUS,
+    "wait-all-is-silent": Intervention(
+        "waiting for something else than the result",
+        {"raises(lambda y: wait_all())": "raises(jax.block_until_ready)"},
+    ),
     "three-durations": SYNCHRONOUS,
     "one-call-for-many": Intervention(
         "the one call", {"lambda: one_call(x),": "lambda: thousand_calls(x, False),"}
     ),
-    "no-operations-in-the-call": SYNCHRONOUS,
     "limit-in-flight": SYNCHRONOUS,
     "host-batches-pile-up": SYNCHRONOUS,
     "window-of-a-few": Intervention(
@@ -49,7 +59,19 @@ CAUSES = {
     "donation-saves-memory": Intervention(
         "the donation", {"jax.jit(shrink, donate_argnums=0)": "jax.jit(shrink)"}
     ),
+    "buffer-filled-again": Intervention(
+        "the next batch", {"        buffer[:] = 2  # The loader reads the next batch.\n": ""}
+    ),
+    "buffer-spoils-training": Intervention(
+        "the one buffer", {"yield buffer.copy() if copy else buffer": "yield batch"}
+    ),
+    "queue-the-losses": Intervention(
+        "the donation", {"jax.jit(train_step, donate_argnums=0)": "jax.jit(train_step)"}
+    ),
     "loop-mended": UNMENDED,
+    "buffer-filled-again": "A queued program reads a buffer that is filled again",
+    "buffer-spoils-training": "One buffer for all batches spoils the losses without a barrier",
+    "queue-the-losses": "Donated parameters cannot be waited for, losses can",
     "each-change-keeps-device-busy": UNMENDED,
     # automatic-parallelism
     "sums-in-each-layer-cost": Intervention(
@@ -223,6 +245,7 @@ CAUSES = {
     "x3-begun-early": SYNCHRONOUS,
     "x4-second": SYNCHRONOUS,
     "x5-thousand-operations": SYNCHRONOUS,
+    "no-operations-in-the-call": SYNCHRONOUS,
     # solutions/automatic-parallelism
     "y1-overtaking": SYNCHRONOUS,
     "y2-vmap": Intervention(
@@ -293,10 +316,12 @@ IN_SHORT = {
     "asked-before-done": "Python is done long before the device",
     "nproc-limits-jax": "`NPROC` limits the threads of JAX, `OMP_NUM_THREADS` does not",
     "who-needs-a-value-waits": "What has to see a value waits, and nothing else",
+    "new-shape-compiles": "A new shape holds Python until it is compiled",
+    "callback-in-the-call": "A program with a callback is computed inside the call",
+    "wait-all-is-silent": "`wait_all` does not tell of a failed call",
     "error-at-the-barrier": "An error is raised at the barrier",
     "three-durations": "Three durations predict the time of a loop",
     "one-call-for-many": "One call with `scan` instead of a thousand",
-    "no-operations-in-the-call": "A program of one operation runs inside the call",
     "limit-in-flight": "A CPU takes 32 calls in flight, then Python is held",
     "host-batches-pile-up": "Minibatches from the host pile up without a bound",
     "window-of-a-few": "A window of one is too small, one by the rule is not",
@@ -353,6 +378,7 @@ IN_SHORT = {
     "x3-begun-early": "X3: Without a barrier, a device begins early",
     "x4-second": "X4: Waiting for the second of ten does not wait for all",
     "x5-thousand-operations": "X5: From a thousand operations on, a program is queued",
+    "no-operations-in-the-call": "A program of one operation runs inside the call",
     "y1-overtaking": "Y1: Only a call of another thread overtakes",
     "y2-vmap": "Y2: `vmap` pays for small matrices most",
     "y3-copies-arrive": "Y3: Copies arrive while both devices compute",

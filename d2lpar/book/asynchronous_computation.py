@@ -396,6 +396,26 @@ def _bars(
 # --- Figures --------------------------------------------------------------------------------------
 
 
+def plot_queue() -> Axes:
+    """Draw Python, a queue of calls, and the device that takes them out."""
+    axes = plt.figure(figsize=(WIDTH, 1.5)).add_subplot()
+    axes.set(xlim=(0, 10), ylim=(0, 3))
+    axes.axis("off")
+    boxes = [(0, 2.4, "Python", "host"), (7.6, 2.4, "device: 1", "device")]
+    boxes += [(3.4 + n, 0.9, str(4 - n), "window") for n in range(3)]
+    for left, width, text, role in boxes:
+        axes.add_patch(plt.Rectangle((left, 1.2), width, 1.4, color=COLORS[role], alpha=0.85))
+        axes.text(left + width / 2, 1.9, text, ha="center", va="center", color="white")
+    for (start, end), style in (((2.4, 3.4), "-"), ((6.3, 7.6), "-"), ((8.8, 1.2), "--")):
+        height, bend = (1.9, 0) if style == "-" else (1.2, -0.18)
+        arrow = {"arrowstyle": "->", "linestyle": style, "color": COLORS["model"]}
+        arrow["connectionstyle"] = f"arc3,rad={bend}"
+        axes.annotate("", (end, height), (start, height), arrowprops=arrow)
+    axes.text(4.85, 2.75, "queue of calls", ha="center")
+    axes.text(5, 0.05, "a value, where Python waits for one", ha="center")
+    return axes
+
+
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
     """Draw how long each call held Python, and a line after the calls that returned at once."""
     axes = plt.figure().add_subplot()

@@ -111,8 +111,10 @@ def take(monkeypatch):
     """A function that sets the seconds that each measurement finds."""
 
     def take(*seconds):
-        found = (SimpleNamespace(total=SimpleNamespace(median=median)) for median in seconds)
-        monkeypatch.setattr(workloads, "measure", lambda *_: next(found))
+        # Every second probe is disturbed.
+        totals = (SimpleNamespace(median=s, samples=(2 * s, s)) for s in seconds)
+        found = (SimpleNamespace(total=total) for total in totals)
+        monkeypatch.setattr(workloads, "measure", lambda *_, **__: next(found))
 
     return take
 
@@ -125,8 +127,8 @@ def take_on_gpu(take, monkeypatch):
 
 @pytest.fixture
 def work(take):
-    """Work whose links take a millisecond each: the probe on a CPU has 2000 of them."""
-    take(2)
+    """Work whose links take a millisecond each: the probe on a CPU has 500 of them."""
+    take(0.5)
     return Work(cpu(1))
 
 
