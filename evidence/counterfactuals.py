@@ -69,9 +69,6 @@ CAUSES = {
         "the donation", {"jax.jit(train_step, donate_argnums=0)": "jax.jit(train_step)"}
     ),
     "loop-mended": UNMENDED,
-    "buffer-filled-again": "A queued program reads a buffer that is filled again",
-    "buffer-spoils-training": "One buffer for all batches spoils the losses without a barrier",
-    "queue-the-losses": "Donated parameters cannot be waited for, losses can",
     "each-change-keeps-device-busy": UNMENDED,
     # automatic-parallelism
     "sums-in-each-layer-cost": Intervention(
@@ -326,6 +323,9 @@ IN_SHORT = {
     "host-batches-pile-up": "Minibatches from the host pile up without a bound",
     "window-of-a-few": "A window of one is too small, one by the rule is not",
     "donation-saves-memory": "Donating the old array saves its memory",
+    "buffer-filled-again": "A queued program reads a buffer that is filled again",
+    "buffer-spoils-training": "One buffer for all batches spoils the losses without a barrier",
+    "queue-the-losses": "Donated parameters cannot be waited for, losses can",
     "each-change-keeps-device-busy": "Each change to the loop keeps the device busier",
     "loop-mended": "The fixed loop learns faster, with the same losses",
     "sums-in-each-layer-cost": "A sum in each layer takes longer than one sum in a step",
