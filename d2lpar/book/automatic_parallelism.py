@@ -329,7 +329,7 @@ def numbered(timeline: Timeline) -> Timeline:
     return Timeline(in_order(itertools.chain(*bars.values())), timeline.watched)
 
 
-def record_copies(function: Callable[[], Any], times: int = 9) -> Timeline:
+def record_copies(function: Callable[[], Any], times: int = 6) -> Timeline:
     """Record a function that computes and copies, and return its numbered timeline.
 
     Of several recordings, the result is the one with the least sum of elapsed time and time in
