@@ -350,7 +350,7 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "All are waiting at the same line: one may be an iteration behind or ahead; or the "
             "computation takes that long."
         )
-    verdict = "All are waiting at the same line, but not in the same step."
+    verdict = "All are waiting at the same line."
     if len(lines) > 1:
         has_callers = len({path[0] for path in lines}) < len(lines)
         each = "; ".join(
@@ -364,8 +364,8 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "long."
         )
     if len(steps) > 1:
-        first, *more = (f"{names} at step {step}" for step, names in steps.items())
-        verdict += f" {', '.join([first, *map(str.lower, more)])}."
+        each = ", ".join(f"{names.lower()} at {step}" for step, names in steps.items())
+        verdict += f" They are at different steps: {each}."
     return verdict
 
 

@@ -98,14 +98,17 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
     A child that the function has forked ends here, and sends nothing: only its parent, the process
     `owner`, has an outcome.
     """
+    status = 0
     try:
         outcome = ("result", function())
     except SystemExit as error:
         status = error.code or 0
         if not isinstance(status, int):
             print(status, file=sys.stderr)
-        outcome = ("exit", status if isinstance(status, int) else 1)
+            status = 1
+        outcome = ("exit", (status, *getattr(error, "__notes__", ())))
     except BaseException as error:
+        status = 1
         error = error.with_traceback(without_own_frames(error.__traceback__))
         lines = traceback.format_exception(error, chain=False)
         outcome = ("error", "".join(lines[1:] if error.__traceback__ else lines))
@@ -116,7 +119,7 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
     sys.stdout.flush()
     sys.stderr.flush()
     if forked:
-        os._exit({"result": 0, "exit": outcome[1]}.get(outcome[0], 1))
+        os._exit(status)
     connection.send_bytes(pickle.dumps((*outcome, ended)))
 
 

@@ -201,9 +201,10 @@ class Workers:
                 processes cannot be sent.
             *args: Sent, and passed on; for something kept, each process passes its own value.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Print `diagnose` when a process waits in JAX, and none has dispatched
-                anything for so many seconds; the call goes on. Compiling counts as dispatching; a
-                loop in Python that polls does not, nor does a long computation. None for never.
+            stalled_after: Print `diagnose` when a process waits in JAX, and none is seen
+                dispatching for so many seconds; the call goes on. Compiling, and computing inside a
+                call, as on a CPU, count as dispatching; a loop in Python that polls does not.
+                None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
             **kwargs: Passed on like `args`, except for the names above.
@@ -342,7 +343,8 @@ class Workers:
             if failed and math.isinf(self._end_by):  # After SIGTERM, the others may be saving.
                 deadline = min(deadline, time.monotonic() + GRACE)
             if stalls.detects(self._statuses):
-                stalled = f"No process has dispatched anything for {format_seconds(stalled_after)}."
+                # A sample may miss a dispatch, which takes microseconds.
+                stalled = f"For {format_seconds(stalled_after)}, no process was seen dispatching."
                 print(f"{stalled}\n{self.diagnose()}", file=sys.stderr, flush=True)
             if remaining <= 0:
                 break
@@ -471,11 +473,13 @@ class _Worker:
             return self.death()
         kind, content, self.ended = pickle.loads(message)
         if kind == "exit":
-            message = f"ended with the exit status {content}."
+            status, *notes = content
+            message = f"ended with the exit status {status}."
             self.print_rest()
             if self.last_lines:
                 message += f" It last printed: {self.last_lines[-1]}"
-            return self.error(message, rank=1, status=content & 255, with_output=False)
+            message = "\n".join([message, *notes])
+            return self.error(message, rank=1, status=status & 255, with_output=False)
         if kind == "error":
             return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", rank=1)
         try:

@@ -180,10 +180,9 @@ def in_steps(*steps, lines=None):
     [
         (
             in_steps(118, 118, 117),
-            "at the same line, but not in the same step. Process 2 at step 117, the others at step "
-            "118.",
+            "at the same line. They are at different steps: process 2 at 117, the others at 118.",
         ),
-        (in_steps(4, 5, lines=[6, 7]), "takes long. Process 0 at step 4, process 1 at step 5."),
+        (in_steps(4, 5, lines=[6, 7]), "steps: process 0 at 4, process 1 at 5."),
         (in_steps(4, 4), "All are waiting at the same line: one may be an iteration"),
         (in_steps(4, None), "All are waiting at the same line: one may be an iteration"),
     ],
