@@ -12,6 +12,7 @@ import sys
 import sysconfig
 import traceback
 import types
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -52,9 +53,7 @@ class Script:
             return 1
         except BaseException as error:
             # The traceback begins in the script: its author did not write the frames of this file.
-            trace = error.__traceback__
-            while trace and trace.tb_frame.f_code.co_filename == __file__:
-                trace = trace.tb_next
+            trace = without_frames_of([__file__], error.__traceback__)
             with suppress(SystemExit):
                 sys.excepthook(type(error), error.with_traceback(trace), trace)
             return 130 if isinstance(error, KeyboardInterrupt) else 1
@@ -84,3 +83,12 @@ class Script:
         main_module.__file__ = file
         sys.argv = [file if self.is_module else self.name, *self.arguments]
         exec(code, main_module.__dict__)
+
+
+def without_frames_of(
+    files: Collection[str], trace: types.TracebackType | None
+) -> types.TracebackType | None:
+    """Return a traceback without its first frames, as far as they belong to these files."""
+    while trace and trace.tb_frame.f_code.co_filename in files:
+        trace = trace.tb_next
+    return trace

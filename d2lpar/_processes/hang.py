@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,13 +69,12 @@ _ACTIVITIES = {
 class SharedState:
     """The last state of a process, in memory that this process shares with the one that started it.
 
-    The memory has two halves, each with a length (four bytes, little-endian) and that much JSON:
+    The memory has two halves, each with JSON that a zero byte ends:
 
         byte  0          1                    1 + _HALF            1 + 2 * _HALF
-              +----------+--------+-----------+--------+-----------+
-              | 0 or 1   | length | JSON      | length | JSON      |
-              +----------+--------+-----------+--------+-----------+
-                   |      half 0               half 1
+              +----------+--------------------+--------------------+
+              | 0 or 1   | half 0             | half 1             |
+              +----------+--------------------+--------------------+
                    +----> the half to read; the writer fills the other one, then flips this byte
 
     There is no lock, since a stopped process would hold it for ever. A read is torn only if the
@@ -92,22 +92,19 @@ class SharedState:
 
     def write(self, state: dict[str, Any]) -> None:
         """Replace the state; if it is too long, keep only the first threads."""
-        while len(text := json.dumps(state).encode()) > _HALF - 4:
+        while len(text := json.dumps(state).encode() + b"\0") > _HALF:
             state = state | {"threads": state["threads"][:-1]}
         half = 1 - self._memory[0]
         start = 1 + half * _HALF
-        self._memory[start : start + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+        self._memory[start : start + len(text)] = text
         self._memory[0] = half
 
     def read(self) -> dict[str, Any] | None:
         """Return the state, or None if none has been written."""
         for _ in range(3):
             start = 1 + self._memory[0] * _HALF
-            length = int.from_bytes(self._memory[start : start + 4], "little")
-            try:
-                return json.loads(self._memory[start + 4 : start + 4 + length])
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                return json.loads(self._memory[start : start + _HALF].partition(b"\0")[0])
         return None
 
     def close(self) -> None:
@@ -176,6 +173,20 @@ class Sampler:
             )
         self._previous = current
         threads.sort(key=lambda thread: thread["name"] != "MainThread")
+        self._publish_threads(threads, now)
+
+    def announce(self, function: Callable[..., Any]) -> None:
+        """Publish where a function begins, before it may keep the GIL from its first line on."""
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is None or owner_of(code.co_filename) != "user":
+            return
+        number = code.co_firstlineno
+        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
+        now = self._clock()
+        thread = {"name": "MainThread", "activity": "call", "since": now, "line": line}
+        self._publish_threads([thread | {"callers": []}], now)
+
+    def _publish_threads(self, threads: list[dict[str, Any]], now: float) -> None:
         self._cpu_times.append((now, time.process_time()))
         (first, cpu_first), (last, cpu_last) = self._cpu_times[0], self._cpu_times[-1]
         state = {
@@ -187,19 +198,6 @@ class Sampler:
             "cores": (cpu_last - cpu_first) / max(last - first, SAMPLE_INTERVAL),
         }
         self._publish(state)
-
-    def announce(self, function: Callable[..., Any]) -> None:
-        """Publish where a function begins, before it may keep the GIL from its first line on."""
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is None or owner_of(code.co_filename) != "user":
-            return
-        number = code.co_firstlineno
-        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
-        thread = {"name": "MainThread", "activity": "call", "callers": []}
-        now = self._clock()
-        thread |= {"since": now, "line": line}
-        state = {"sampled": now, "threads": [thread], "last_in_jax": None, "last_dispatch": 0.0}
-        self._publish(state | {"step": last_step(), "cores": 0.0})
 
 
 def _line_of(position: CodePosition) -> list[Any]:

@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from d2lpar._jax import distributed
+from d2lpar._plain.script import without_frames_of
 from d2lpar._processes.hang import Sampler, SharedState
 
 
@@ -109,7 +109,8 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
         outcome = ("exit", (status, *getattr(error, "__notes__", ())))
     except BaseException as error:
         status = 1
-        error = error.with_traceback(without_own_frames(error.__traceback__))
+        own = __file__, distributed.__file__
+        error = error.with_traceback(without_frames_of(own, error.__traceback__))
         lines = traceback.format_exception(error, chain=False)
         outcome = ("error", "".join(lines[1:] if error.__traceback__ else lines))
     ended = time.monotonic()
@@ -121,14 +122,6 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
     if forked:
         os._exit(status)
     connection.send_bytes(pickle.dumps((*outcome, ended)))
-
-
-def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop the first frames of a traceback, up to the function that was sent."""
-    own_files = __file__, distributed.__file__
-    while trace and trace.tb_frame.f_code.co_filename in own_files:
-        trace = trace.tb_next
-    return trace
 
 
 if __name__ == "__main__":

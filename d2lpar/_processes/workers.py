@@ -358,13 +358,13 @@ class Workers:
             limit = "SIGTERM" if terminated else f"{timeout:g} s"
             message = f"{names} {have} not ended after {limit}.\n{self.diagnose()}"
             if terminated:
-                raise WorkerError(message, silent[0].number, 2, 128 + signal.SIGTERM)
+                raise WorkerError(message, silent[0].number, 128 + signal.SIGTERM)
         self._name_those_before(outcomes)
         for worker in silent:
             outcomes[worker.number] = (
                 worker.error("had to be stopped: it was waiting for one that has failed.")
                 if failed
-                else WorkerError(message, worker.number, 2)
+                else WorkerError(message, worker.number)
             )
         if silent or not all(worker.alive for worker in self._workers):
             self.close()
@@ -479,14 +479,14 @@ class _Worker:
             if self.last_lines:
                 message += f" It last printed: {self.last_lines[-1]}"
             message = "\n".join([message, *notes])
-            return self.error(message, rank=1, status=status & 255, with_output=False)
+            return self.error(message, status=status & 255, with_output=False)
         if kind == "error":
-            return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", rank=1)
+            return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", raised=True)
         try:
             return pickle.loads(content)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".removesuffix(".")
-            return self.error(f"has sent a result that cannot be read here: {reason}.", rank=1)
+            return self.error(f"has sent a result that cannot be read here: {reason}.")
 
     def death(self) -> WorkerError | Ended:
         """Return the outcome of a worker whose process or socket has ended by itself."""
@@ -496,34 +496,33 @@ class _Worker:
         try:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
-            return self.error("has closed its connection, and cannot be reached.", rank=0)
+            return self.error("has closed its connection, and cannot be reached.")
         if status == 0 and self.may_exit:
             return Ended(self.ended)
         message = f"has died: {exit_status(status)}.{self.last_seen()}"
-        return self.error(message, rank=0, status=status if status >= 0 else 128 - status)
+        return self.error(message, status=status if status >= 0 else 128 - status)
 
     def last_seen(self, in_jax: bool = False) -> str:
         """Return a further line of a message: where the process was last seen, if anywhere."""
         state = self._shared.read() or {"threads": (), "last_in_jax": None}
-        lines = [[thread["line"], *thread["callers"]] for thread in state["threads"]]
         if in_jax:
-            lines = [[state["last_in_jax"][1]]] if state["last_in_jax"] else []
-        if not lines:
+            seen = state["last_in_jax"]
+            return f"\nIt was last seen in JAX at {with_code(seen[1])}" if seen else ""
+        if not state["threads"]:
             return ""
-        line, *callers = lines[0]
-        where = " in JAX" if in_jax else ""
-        called = "".join(f", called from {place_at(caller)}" for caller in callers)
-        return f"\nIt was last seen{where} at {with_code(line)}{called}"
+        main = state["threads"][0]
+        called = "".join(f", called from {place_at(caller)}" for caller in main["callers"])
+        return f"\nIt was last seen at {with_code(main['line'])}{called}"
 
     def error(
-        self, message: str, rank: int = 2, status: int = 1, with_output: bool = True
+        self, message: str, *, status: int = 1, raised: bool = False, with_output: bool = True
     ) -> WorkerError:
         self.print_rest()
         message = f"Process {self.number} {message}"
         if with_output and self.last_lines:
             message += "\nThe last lines it printed:"
             message += "".join(f"\n  {line}" for line in self.last_lines)
-        return WorkerError(message, self.number, rank, status, self.ended)
+        return WorkerError(message, self.number, status, self.ended, raised)
 
     def print_output(self) -> None:
         """Print the complete lines that have arrived, with the number of the process."""

@@ -7,13 +7,7 @@ import jax
 import pytest
 from fakes import FakeClock
 
-from d2lpar._processes.hang import (
-    ProcessStatus,
-    Sampler,
-    SharedState,
-    diagnosis,
-    stalled_since,
-)
+from d2lpar._processes.hang import ProcessStatus, Sampler, SharedState, diagnosis, stalled_since
 from d2lpar._processes.workers import _StallDetector
 
 NOW = 100.0
@@ -28,19 +22,9 @@ def thread(activity, line=1, since=NOW - 9, **more):
     return own | {"activity": activity, "line": at(line), "since": since} | more
 
 
-def process(
-    number,
-    *threads,
-    sampled=NOW,
-    last_in_jax=None,
-    last_dispatch=0.0,
-    step=None,
-    cores=0.0,
-    **more,
-):
-    state = {"sampled": sampled, "threads": threads, "last_in_jax": last_in_jax, "cores": cores}
-    state |= {"last_dispatch": last_dispatch, "step": step}
-    return ProcessStatus(number, state, **more)
+def process(number, *threads, fate="", printed="", **more):
+    state = {"sampled": NOW, "last_in_jax": None, "last_dispatch": 0.0, "step": None, "cores": 0.0}
+    return ProcessStatus(number, state | {"threads": threads} | more, fate, printed)
 
 
 # --- The shared memory ------------------------------------------------------------------------
