@@ -350,9 +350,9 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
         )
     verdict = "All are waiting at the same line."
     if len(lines) > 1:
-        has_callers = len({path[0] for path in lines}) < len(lines)
+        shown = 3 if len({path[0] for path in lines}) < len(lines) else 1  # With two callers.
         each = "; ".join(
-            f"{names.lower()} at {_path_in_words(path[: 3 if has_callers else 1])}"
+            f"{names.lower()} at {', called from '.join(map(str, path[:shown]))}"
             for path, names in lines.items()
             if names != _OTHERS
         )
@@ -383,8 +383,3 @@ def _waits_at(process: ProcessStatus, now: float) -> tuple[Place, ...]:
     """Return the line at which a process waits, and its callers."""
     thread = next(thread for thread in process.state["threads"] if _waits(thread, now))
     return tuple(place_at(line) for line in (thread["line"], *thread["callers"]))
-
-
-def _path_in_words(path: tuple[Place, ...]) -> str:
-    place, *callers = map(str, path)
-    return ", called from ".join([place, *callers])

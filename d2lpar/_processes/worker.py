@@ -117,8 +117,9 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
     forked = os.getpid() != owner
     if forked and outcome[0] == "error":
         print(outcome[1], end="", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # It may be closed.
+            stream.flush()
     if forked:
         os._exit(status)
     connection.send_bytes(pickle.dumps((*outcome, ended)))

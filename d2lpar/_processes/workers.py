@@ -560,8 +560,7 @@ class _StallDetector:
     def __init__(self, after: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._after, self._clock = after, clock
         self._next_look = math.inf if after is None else 0.0
-        self._began: float | None = None
-        self._reported: float | None = None
+        self._began = self._reported = None
 
     def detects(self, look: Callable[[], Sequence[ProcessStatus]]) -> bool:
         """Return whether a stall has just become that long."""
@@ -570,12 +569,10 @@ class _StallDetector:
             return False
         self._next_look = now + self._PAUSE
         before, self._began = self._began, stalled_since(look(), now)
-        if self._began is None or self._began != before or self._began == self._reported:
+        if self._began is None or self._began != before or now - self._began < self._after:
             return False
-        if now - self._began < self._after:
-            return False
-        self._reported = self._began
-        return True
+        reported, self._reported = self._reported, self._began
+        return self._began != reported
 
 
 def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -> None:
