@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--stalled-after",
         type=limit,
         metavar="TIME",
-        help="show the line of each process if one waits in JAX and none has dispatched anything "
+        help="show the line of each process if one waits in JAX and none is seen dispatching "
         "for this long, for example 60s; so do Ctrl-C, the signal SIGUSR1, and --timeout",
     )
     running.add_argument(
@@ -173,7 +173,8 @@ def _parser() -> argparse.ArgumentParser:
         (comparing, "the first file; with --before, a script", f"the second file; or {arguments}"),
     ):
         command.add_argument("script", help=first)
-        command.add_argument("arguments", nargs=argparse.REMAINDER, help=others)
+        rest = command.add_argument("arguments", nargs=argparse.REMAINDER, help=others)
+        rest.required = False  # In the error that names what is missing.
         command.add_argument(
             "-m", dest="module", action="store_true", help="run a module, as python -m does"
         )

@@ -31,6 +31,7 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
         ("watch --after 1mm", 2, "a time is a number, such as 500ms, 30s, 5m or 2h, found '1mm'"),
         ("run --json report.json", 2, "--json needs --watch"),
         ("run -n 0", 2, "argument -n/--processes: a count is an integer of at least 1, found '0'"),
+        ("run --hang-dir", 2, "the following arguments are required: script\n"),
         ("run --timeout 0s", 2, "a limit is longer than 0 s, found '0s'"),
         ("run --timeout inf", 2, "such as 500ms, 30s, 5m or 2h, found 'inf'"),
     ],

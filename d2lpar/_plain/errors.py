@@ -55,15 +55,15 @@ class WorkerError(D2lparError):
         self,
         message: str,
         worker: int | None = None,
-        rank: int = 0,
         status: int = 1,
         ended: float = math.inf,
+        raised: bool = False,
     ) -> None:
         super().__init__(message)
         self.worker = worker
-        self.rank = rank  # 0 died, 1 failed, 2 waited.
         self.status = status or 1  # As a shell has it: 128 + 9 for SIGKILL. A failure is not 0.
         self.ended = ended  # When the process died or failed, by time.monotonic().
+        self.raised = raised  # Whether the message quotes an exception that it has raised.
 
 
 for _error in (D2lparError, DeviceError, CompilationError, WaitError, WorkerError):

@@ -10,7 +10,9 @@ import importlib.util
 import os
 import sys
 import sysconfig
+import traceback
 import types
+from collections.abc import Collection
 from contextlib import suppress
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -24,6 +26,7 @@ class Script:
 
     def __init__(self, name: str, is_module: bool, arguments: list[str]) -> None:
         self.name, self.is_module, self.arguments = name, is_module, arguments
+        self.exited_at = traceback.StackSummary()  # Of a call of `sys.exit`.
 
     def installed_package(self) -> str:
         """Return the installed package that the program belongs to, or "" for a script."""
@@ -43,17 +46,16 @@ class Script:
         try:
             self.execute()
         except SystemExit as exit:
+            self.exited_at = traceback.extract_tb(exit.__traceback__)
             if exit.code is None or isinstance(exit.code, int):
                 return exit.code or 0
             print(exit.code, file=sys.stderr)
             return 1
         except BaseException as error:
             # The traceback begins in the script: its author did not write the frames of this file.
-            traceback = error.__traceback__
-            while traceback and traceback.tb_frame.f_code.co_filename == __file__:
-                traceback = traceback.tb_next
+            trace = without_frames_of([__file__], error.__traceback__)
             with suppress(SystemExit):
-                sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+                sys.excepthook(type(error), error.with_traceback(trace), trace)
             return 130 if isinstance(error, KeyboardInterrupt) else 1
         return 0
 
@@ -81,3 +83,12 @@ class Script:
         main_module.__file__ = file
         sys.argv = [file if self.is_module else self.name, *self.arguments]
         exec(code, main_module.__dict__)
+
+
+def without_frames_of(
+    files: Collection[str], trace: types.TracebackType | None
+) -> types.TracebackType | None:
+    """Return a traceback without its first frames, as far as they belong to these files."""
+    while trace and trace.tb_frame.f_code.co_filename in files:
+        trace = trace.tb_next
+    return trace

@@ -17,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -68,13 +69,12 @@ _ACTIVITIES = {
 class SharedState:
     """The last state of a process, in memory that this process shares with the one that started it.
 
-    The memory has two halves, each with a length (four bytes, little-endian) and that much JSON:
+    The memory has two halves, each with JSON that a zero byte ends:
 
         byte  0          1                    1 + _HALF            1 + 2 * _HALF
-              +----------+--------+-----------+--------+-----------+
-              | 0 or 1   | length | JSON      | length | JSON      |
-              +----------+--------+-----------+--------+-----------+
-                   |      half 0               half 1
+              +----------+--------------------+--------------------+
+              | 0 or 1   | half 0             | half 1             |
+              +----------+--------------------+--------------------+
                    +----> the half to read; the writer fills the other one, then flips this byte
 
     There is no lock, since a stopped process would hold it for ever. A read is torn only if the
@@ -92,22 +92,19 @@ class SharedState:
 
     def write(self, state: dict[str, Any]) -> None:
         """Replace the state; if it is too long, keep only the first threads."""
-        while len(text := json.dumps(state).encode()) > _HALF - 4:
+        while len(text := json.dumps(state).encode() + b"\0") > _HALF:
             state = state | {"threads": state["threads"][:-1]}
         half = 1 - self._memory[0]
         start = 1 + half * _HALF
-        self._memory[start : start + 4 + len(text)] = len(text).to_bytes(4, "little") + text
+        self._memory[start : start + len(text)] = text
         self._memory[0] = half
 
     def read(self) -> dict[str, Any] | None:
         """Return the state, or None if none has been written."""
         for _ in range(3):
             start = 1 + self._memory[0] * _HALF
-            length = int.from_bytes(self._memory[start : start + 4], "little")
-            try:
-                return json.loads(self._memory[start + 4 : start + 4 + length])
-            except ValueError:
-                continue
+            with suppress(ValueError):
+                return json.loads(self._memory[start : start + _HALF].partition(b"\0")[0])
         return None
 
     def close(self) -> None:
@@ -176,6 +173,20 @@ class Sampler:
             )
         self._previous = current
         threads.sort(key=lambda thread: thread["name"] != "MainThread")
+        self._publish_threads(threads, now)
+
+    def announce(self, function: Callable[..., Any]) -> None:
+        """Publish where a function begins, before it may keep the GIL from its first line on."""
+        code = getattr(inspect.unwrap(function), "__code__", None)
+        if code is None or owner_of(code.co_filename) != "user":
+            return
+        number = code.co_firstlineno
+        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
+        now = self._clock()
+        thread = {"name": "MainThread", "activity": "call", "since": now, "line": line}
+        self._publish_threads([thread | {"callers": []}], now)
+
+    def _publish_threads(self, threads: list[dict[str, Any]], now: float) -> None:
         self._cpu_times.append((now, time.process_time()))
         (first, cpu_first), (last, cpu_last) = self._cpu_times[0], self._cpu_times[-1]
         state = {
@@ -187,19 +198,6 @@ class Sampler:
             "cores": (cpu_last - cpu_first) / max(last - first, SAMPLE_INTERVAL),
         }
         self._publish(state)
-
-    def announce(self, function: Callable[..., Any]) -> None:
-        """Publish where a function begins, before it may keep the GIL from its first line on."""
-        code = getattr(inspect.unwrap(function), "__code__", None)
-        if code is None or owner_of(code.co_filename) != "user":
-            return
-        number = code.co_firstlineno
-        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
-        thread = {"name": "MainThread", "activity": "call", "callers": []}
-        now = self._clock()
-        thread |= {"since": now, "line": line}
-        state = {"sampled": now, "threads": [thread], "last_in_jax": None, "last_dispatch": 0.0}
-        self._publish(state | {"step": last_step(), "cores": 0.0})
 
 
 def _line_of(position: CodePosition) -> list[Any]:
@@ -350,11 +348,11 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "All are waiting at the same line: one may be an iteration behind or ahead; or the "
             "computation takes that long."
         )
-    verdict = "All are waiting at the same line, but not in the same step."
+    verdict = "All are waiting at the same line."
     if len(lines) > 1:
-        has_callers = len({path[0] for path in lines}) < len(lines)
+        shown = 3 if len({path[0] for path in lines}) < len(lines) else 1  # With two callers.
         each = "; ".join(
-            f"{names.lower()} at {_path_in_words(path[: 3 if has_callers else 1])}"
+            f"{names.lower()} at {', called from '.join(map(str, path[:shown]))}"
             for path, names in lines.items()
             if names != _OTHERS
         )
@@ -364,8 +362,8 @@ def _verdict(processes: Sequence[ProcessStatus], now: float) -> str:
             "long."
         )
     if len(steps) > 1:
-        first, *more = (f"{names} at step {step}" for step, names in steps.items())
-        verdict += f" {', '.join([first, *map(str.lower, more)])}."
+        each = ", ".join(f"{names.lower()} at {step}" for step, names in steps.items())
+        verdict += f" They are at different steps: {each}."
     return verdict
 
 
@@ -385,8 +383,3 @@ def _waits_at(process: ProcessStatus, now: float) -> tuple[Place, ...]:
     """Return the line at which a process waits, and its callers."""
     thread = next(thread for thread in process.state["threads"] if _waits(thread, now))
     return tuple(place_at(line) for line in (thread["line"], *thread["callers"]))
-
-
-def _path_in_words(path: tuple[Place, ...]) -> str:
-    place, *callers = map(str, path)
-    return ", called from ".join([place, *callers])

@@ -28,9 +28,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from d2lpar._jax.distributed import leave_without_waiting
+from d2lpar._jax.stack import owner_of
 from d2lpar._plain.errors import D2lparError, WorkerError
 from d2lpar._plain.format import format_seconds
 from d2lpar._plain.script import Script
+from d2lpar._processes.hang import with_code
 from d2lpar._processes.hang_files import StateFile, diagnosis_of, read_states, state_file
 from d2lpar._processes.lateness import compared
 from d2lpar._processes.workers import Ended, Workers
@@ -116,7 +118,12 @@ def run_in_worker(script: Script, json: Path | None, hang_dir: Path | None) -> E
     vars(sys.modules["__main__"]).clear()  # Closes open files, which flushes them.
     gc.collect()
     if status:
-        sys.exit(status)
+        error = SystemExit(status)
+        for frame in script.exited_at:
+            if owner_of(frame.filename) == "user":
+                line = [frame.filename, frame.lineno, frame.line]
+                error.__notes__ = [f"It exited at {with_code(line)}"]
+        raise error
     return ended
 
 

@@ -16,10 +16,10 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any
 
 from d2lpar._jax import distributed
+from d2lpar._plain.script import without_frames_of
 from d2lpar._processes.hang import Sampler, SharedState
 
 
@@ -98,34 +98,31 @@ def send_outcome(connection: Connection, owner: int, function: Callable[[], byte
     A child that the function has forked ends here, and sends nothing: only its parent, the process
     `owner`, has an outcome.
     """
+    status = 0
     try:
         outcome = ("result", function())
     except SystemExit as error:
         status = error.code or 0
         if not isinstance(status, int):
             print(status, file=sys.stderr)
-        outcome = ("exit", status if isinstance(status, int) else 1)
+            status = 1
+        outcome = ("exit", (status, *getattr(error, "__notes__", ())))
     except BaseException as error:
-        error = error.with_traceback(without_own_frames(error.__traceback__))
+        status = 1
+        own = __file__, distributed.__file__
+        error = error.with_traceback(without_frames_of(own, error.__traceback__))
         lines = traceback.format_exception(error, chain=False)
         outcome = ("error", "".join(lines[1:] if error.__traceback__ else lines))
     ended = time.monotonic()
     forked = os.getpid() != owner
     if forked and outcome[0] == "error":
         print(outcome[1], end="", file=sys.stderr)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # It may be closed.
+            stream.flush()
     if forked:
-        os._exit({"result": 0, "exit": outcome[1]}.get(outcome[0], 1))
+        os._exit(status)
     connection.send_bytes(pickle.dumps((*outcome, ended)))
-
-
-def without_own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Drop the first frames of a traceback, up to the function that was sent."""
-    own_files = __file__, distributed.__file__
-    while trace and trace.tb_frame.f_code.co_filename in own_files:
-        trace = trace.tb_next
-    return trace
 
 
 if __name__ == "__main__":

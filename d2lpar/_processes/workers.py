@@ -201,9 +201,10 @@ class Workers:
                 processes cannot be sent.
             *args: Sent, and passed on; for something kept, each process passes its own value.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Print `diagnose` when a process waits in JAX, and none has dispatched
-                anything for so many seconds; the call goes on. Compiling counts as dispatching; a
-                loop in Python that polls does not, nor does a long computation. None for never.
+            stalled_after: Print `diagnose` when a process waits in JAX, and none is seen
+                dispatching for so many seconds; the call goes on. Compiling, and computing inside a
+                call, as on a CPU, count as dispatching; a loop in Python that polls does not.
+                None for never.
             return_exceptions: Whether to return an error in the place of a result, as
                 `asyncio.gather` does, instead of raising it.
             **kwargs: Passed on like `args`, except for the names above.
@@ -342,7 +343,8 @@ class Workers:
             if failed and math.isinf(self._end_by):  # After SIGTERM, the others may be saving.
                 deadline = min(deadline, time.monotonic() + GRACE)
             if stalls.detects(self._statuses):
-                stalled = f"No process has dispatched anything for {format_seconds(stalled_after)}."
+                # A sample may miss a dispatch, which takes microseconds.
+                stalled = f"For {format_seconds(stalled_after)}, no process was seen dispatching."
                 print(f"{stalled}\n{self.diagnose()}", file=sys.stderr, flush=True)
             if remaining <= 0:
                 break
@@ -356,13 +358,13 @@ class Workers:
             limit = "SIGTERM" if terminated else f"{timeout:g} s"
             message = f"{names} {have} not ended after {limit}.\n{self.diagnose()}"
             if terminated:
-                raise WorkerError(message, silent[0].number, 2, 128 + signal.SIGTERM)
+                raise WorkerError(message, silent[0].number, 128 + signal.SIGTERM)
         self._name_those_before(outcomes)
         for worker in silent:
             outcomes[worker.number] = (
                 worker.error("had to be stopped: it was waiting for one that has failed.")
                 if failed
-                else WorkerError(message, worker.number, 2)
+                else WorkerError(message, worker.number)
             )
         if silent or not all(worker.alive for worker in self._workers):
             self.close()
@@ -471,18 +473,20 @@ class _Worker:
             return self.death()
         kind, content, self.ended = pickle.loads(message)
         if kind == "exit":
-            message = f"ended with the exit status {content}."
+            status, *notes = content
+            message = f"ended with the exit status {status}."
             self.print_rest()
             if self.last_lines:
                 message += f" It last printed: {self.last_lines[-1]}"
-            return self.error(message, rank=1, status=content & 255, with_output=False)
+            message = "\n".join([message, *notes])
+            return self.error(message, status=status & 255, with_output=False)
         if kind == "error":
-            return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", rank=1)
+            return self.error(f"failed:\n{content.rstrip().removesuffix('.')}.", raised=True)
         try:
             return pickle.loads(content)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}".removesuffix(".")
-            return self.error(f"has sent a result that cannot be read here: {reason}.", rank=1)
+            return self.error(f"has sent a result that cannot be read here: {reason}.")
 
     def death(self) -> WorkerError | Ended:
         """Return the outcome of a worker whose process or socket has ended by itself."""
@@ -492,34 +496,33 @@ class _Worker:
         try:
             status = self.process.wait(GRACE)
         except subprocess.TimeoutExpired:  # The function has closed all files, and goes on.
-            return self.error("has closed its connection, and cannot be reached.", rank=0)
+            return self.error("has closed its connection, and cannot be reached.")
         if status == 0 and self.may_exit:
             return Ended(self.ended)
         message = f"has died: {exit_status(status)}.{self.last_seen()}"
-        return self.error(message, rank=0, status=status if status >= 0 else 128 - status)
+        return self.error(message, status=status if status >= 0 else 128 - status)
 
     def last_seen(self, in_jax: bool = False) -> str:
         """Return a further line of a message: where the process was last seen, if anywhere."""
         state = self._shared.read() or {"threads": (), "last_in_jax": None}
-        lines = [[thread["line"], *thread["callers"]] for thread in state["threads"]]
         if in_jax:
-            lines = [[state["last_in_jax"][1]]] if state["last_in_jax"] else []
-        if not lines:
+            seen = state["last_in_jax"]
+            return f"\nIt was last seen in JAX at {with_code(seen[1])}" if seen else ""
+        if not state["threads"]:
             return ""
-        line, *callers = lines[0]
-        where = " in JAX" if in_jax else ""
-        called = "".join(f", called from {place_at(caller)}" for caller in callers)
-        return f"\nIt was last seen{where} at {with_code(line)}{called}"
+        main = state["threads"][0]
+        called = "".join(f", called from {place_at(caller)}" for caller in main["callers"])
+        return f"\nIt was last seen at {with_code(main['line'])}{called}"
 
     def error(
-        self, message: str, rank: int = 2, status: int = 1, with_output: bool = True
+        self, message: str, *, status: int = 1, raised: bool = False, with_output: bool = True
     ) -> WorkerError:
         self.print_rest()
         message = f"Process {self.number} {message}"
         if with_output and self.last_lines:
             message += "\nThe last lines it printed:"
             message += "".join(f"\n  {line}" for line in self.last_lines)
-        return WorkerError(message, self.number, rank, status, self.ended)
+        return WorkerError(message, self.number, status, self.ended, raised)
 
     def print_output(self) -> None:
         """Print the complete lines that have arrived, with the number of the process."""
@@ -557,8 +560,7 @@ class _StallDetector:
     def __init__(self, after: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._after, self._clock = after, clock
         self._next_look = math.inf if after is None else 0.0
-        self._began: float | None = None
-        self._reported: float | None = None
+        self._began = self._reported = None
 
     def detects(self, look: Callable[[], Sequence[ProcessStatus]]) -> bool:
         """Return whether a stall has just become that long."""
@@ -567,12 +569,10 @@ class _StallDetector:
             return False
         self._next_look = now + self._PAUSE
         before, self._began = self._began, stalled_since(look(), now)
-        if self._began is None or self._began != before or self._began == self._reported:
+        if self._began is None or self._began != before or now - self._began < self._after:
             return False
-        if now - self._began < self._after:
-            return False
-        self._reported = self._began
-        return True
+        reported, self._reported = self._reported, self._began
+        return self._began != reported
 
 
 def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -> None:

@@ -7,13 +7,7 @@ import jax
 import pytest
 from fakes import FakeClock
 
-from d2lpar._processes.hang import (
-    ProcessStatus,
-    Sampler,
-    SharedState,
-    diagnosis,
-    stalled_since,
-)
+from d2lpar._processes.hang import ProcessStatus, Sampler, SharedState, diagnosis, stalled_since
 from d2lpar._processes.workers import _StallDetector
 
 NOW = 100.0
@@ -28,19 +22,9 @@ def thread(activity, line=1, since=NOW - 9, **more):
     return own | {"activity": activity, "line": at(line), "since": since} | more
 
 
-def process(
-    number,
-    *threads,
-    sampled=NOW,
-    last_in_jax=None,
-    last_dispatch=0.0,
-    step=None,
-    cores=0.0,
-    **more,
-):
-    state = {"sampled": sampled, "threads": threads, "last_in_jax": last_in_jax, "cores": cores}
-    state |= {"last_dispatch": last_dispatch, "step": step}
-    return ProcessStatus(number, state, **more)
+def process(number, *threads, fate="", printed="", **more):
+    state = {"sampled": NOW, "last_in_jax": None, "last_dispatch": 0.0, "step": None, "cores": 0.0}
+    return ProcessStatus(number, state | {"threads": threads} | more, fate, printed)
 
 
 # --- The shared memory ------------------------------------------------------------------------
@@ -116,8 +100,11 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
 # --- The verdict ------------------------------------------------------------------------------
 
 
-def waiting_at(*lines):
-    return [process(number, thread("value", line=line)) for number, line in enumerate(lines)]
+def waiting_at(*lines, steps=(None,) * 4, callers=((),) * 4):
+    return [
+        process(number, thread("value", line=line, callers=list(map(at, callers))), step=step)
+        for number, (line, step, callers) in enumerate(zip(lines, steps, callers, strict=False))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +122,18 @@ def waiting_at(*lines):
         (waiting_at(5, 5, 7, 5), "not at the same line: process 2 at train.py:7. One of them has"),
         (waiting_at(6, 7), "same line: process 0 at train.py:6; process 1 at train.py:7. One of"),
         (waiting_at(5, 5), "All are waiting at the same line: one may be an iteration behind"),
+        (waiting_at(5, 5, steps=(4, 4)), "at the same line: one may be an iteration behind"),
+        (waiting_at(5, 5, steps=(4, None)), "at the same line: one may be an iteration behind"),
+        (
+            waiting_at(5, 5, 5, steps=(118, 118, 117)),
+            "at the same line. They are at different steps: process 2 at 117, the others at 118.",
+        ),
+        (waiting_at(6, 7, steps=(4, 5)), "takes long. They are at different steps: process 0 at 4"),
+        # In one helper.
+        (
+            waiting_at(5, 5, 5, callers=([8], [9], [9])),
+            "not at the same line: process 0 at train.py:5, called from train.py:8. One of them",
+        ),
         ([process(0, thread("sleeps")), process(1)], "No process was seen waiting in JAX"),
         ([process(0), ProcessStatus(1)], "No verdict: no process was seen at a line"),
         ([], "All processes have ended."),
@@ -148,7 +147,7 @@ NO_SAMPLE = "C++ code holds the GIL, or the process is stopped or gets no core"
 
 
 def test_each_process_is_shown_with_what_its_threads_do_for_how_long_and_their_callers():
-    loader = thread("locks", line=9, name="loader", dispatches=False)
+    loader = thread("locks", line=9, name="loader")
     busy = process(0, thread("value", line=5, callers=[at(6), at(7)]), loader, cores=1.04)
     ended = process(1, last_in_jax=[NOW - 2, at(8)], fate="has ended", printed="done")
     unresponsive = process(2, thread("value", line=3), sampled=NOW - 8)
@@ -165,38 +164,6 @@ def test_each_process_is_shown_with_what_its_threads_do_for_how_long_and_their_c
         "[3] has not started",
         "Processes 1, 2 and 3 have not reached what process 0 is waiting for.",
     ]
-
-
-def in_steps(*steps, lines=None):
-    lines = lines or [1] * len(steps)
-    return [
-        process(number, thread("value", line=line), step=step)
-        for number, (step, line) in enumerate(zip(steps, lines, strict=True))
-    ]
-
-
-@pytest.mark.parametrize(
-    ("processes", "says"),
-    [
-        (
-            in_steps(118, 118, 117),
-            "at the same line, but not in the same step. Process 2 at step 117, the others at step "
-            "118.",
-        ),
-        (in_steps(4, 5, lines=[6, 7]), "takes long. Process 0 at step 4, process 1 at step 5."),
-        (in_steps(4, 4), "All are waiting at the same line: one may be an iteration"),
-        (in_steps(4, None), "All are waiting at the same line: one may be an iteration"),
-    ],
-)
-def test_the_steps_that_a_program_annotates_tell_who_is_behind(processes, says):
-    assert says in diagnosis(processes, NOW).splitlines()[-1]
-
-
-def test_two_that_wait_in_one_helper_are_told_apart_by_its_callers():
-    threads = [thread("value", line=3, callers=[at(caller)]) for caller in (8, 9, 9)]
-    processes = [process(number, each) for number, each in enumerate(threads)]
-    verdict = diagnosis(processes, NOW).splitlines()[-1]
-    assert "not at the same line: process 0 at train.py:3, called from train.py:8." in verdict
 
 
 def test_a_stall_begins_with_the_last_dispatch_of_all_and_only_if_one_waits():
@@ -219,9 +186,9 @@ def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
 def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published():
     shared, clock = SharedState(), FakeClock()
     sampler = Sampler(shared.write, clock)
-    sampler.announce(in_steps)
+    sampler.announce(at)
     (announced,) = shared.read()["threads"]
-    assert announced["line"][::2] == [__file__, "def in_steps(*steps, lines=None):"]
+    assert announced["line"][::2] == [__file__, "def at(line):"]
     sampler.sample()
     with jax.profiler.StepTraceAnnotation("train", step_num=7):
         sampler.sample()

@@ -72,6 +72,7 @@ AFTER_THE_OTHER = (
     # Here JAX 0.7 leaves the connections open.
     r"|Process 0 has not ended after 30 s\.(?s:.)*\[1\] has finished \d\d.* s ago\n(?s:.)*"
 )
+EXITED = r"\nIt exited at \S*script\.py:9  exec\(sys\.argv\[1\]\)\n"
 SEEN = r"\.\nIt was last seen at \S*script\.py:\d+  .+\n"
 
 
@@ -79,7 +80,7 @@ SEEN = r"\.\nIt was last seen at \S*script\.py:\d+  .+\n"
     ("code", "status", "message"),
     [
         ("sys.exit()", 1, AFTER_THE_OTHER),
-        ("sys.exit(200)", 200, r"Process 1 ended with the exit status 200\..*\n"),
+        ("sys.exit(200)", 200, r"Process 1 ended with the exit status 200\." + EXITED),
         ("os._exit(0)", 1, AFTER_THE_OTHER),
         ("os._exit(7)", 7, "Process 1 has died: exit status 7" + SEEN),
         ("os.kill(os.getpid(), signal.SIGKILL)", 137, "Process 1 has died: SIGKILL" + SEEN),
@@ -169,6 +170,7 @@ def test_a_stall_and_sigusr1_and_ctrl_c_show_where_a_program_hangs(script, left_
                 running.send_signal(signal.Signals[next_signal])
         assert running.stdout.read() == ""
     assert running.returncode == 130
+    assert output.count("For 2 s, no process was seen dispatching.\n") == 1
     daemons = {int(number) for number in re.findall(r"\] (\d+)$", output, re.MULTILINE)}
     assert len(daemons) == 2
     assert not left_of(daemons)

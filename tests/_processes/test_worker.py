@@ -36,6 +36,11 @@ def test_a_traceback_begins_in_the_function_and_has_the_source_of_a_notebook(one
         one.run(names["fail"])
 
 
+def test_a_function_that_closes_its_output_has_a_result(one):
+    assert one.run(lambda: sys.stdout.close()) == [None]
+    one.run(lambda: setattr(sys, "stdout", sys.stderr))
+
+
 @pytest.mark.parametrize("ends", [int, sys.exit, lambda: 1 / 0])
 def test_a_forked_child_ends_and_sends_no_outcome_in_the_place_of_its_parent(one, ends, capfd):
     def fork():

@@ -26,7 +26,6 @@ from d2lpar.book.exercises.checking import (
 
 _NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Process 0 has the first list.
 _TIMEOUT = 20.0
-_RAISED = 1  # The rank of a WorkerError that quotes an exception raised in a process.
 
 
 @exercise("V1")
@@ -44,7 +43,7 @@ def check_v1(mean: Callable) -> Report:
         try:
             means = workers.run(call, timeout=_TIMEOUT)
         except WorkerError as error:
-            own = "Is the error in that line alone? " if error.rank == _RAISED else ""
+            own = "Is the error in that line alone? " if error.raised else ""
             raise Rejection(
                 str(error),
                 f"{own}Both processes have to make each call that communicates, with arrays of "
