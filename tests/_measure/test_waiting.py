@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fakes import FakeArray, FakeDevice
 
-from d2lpar import InFlight, blocks_host, cpu
+from d2lpar import InFlight, blocks_host, carried, compare, cpu, measure, record_trace, wait_all
 from d2lpar._measure import waiting
 from d2lpar.book.workloads import chain
 
@@ -21,13 +21,14 @@ from d2lpar import wait_all
 from d2lpar.book.workloads import chain
 spread = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
 chains = jax.jit(jax.vmap(lambda matrix: chain(matrix, 5000)))
-for where in [*jax.devices(), spread]:
+several = [(spread, jax.devices()), (spread, jax.devices()[:1])]
+for where, awaited in [*((device, [device]) for device in jax.devices()), *several]:
     matrices = jax.device_put(jnp.ones((2, 64, 64)), where)
     jax.block_until_ready(chains(matrices))
     wait_all()
     start = time.perf_counter()
     result = chains(matrices)
-    wait_all(jax.devices())
+    wait_all(awaited)
     waited = time.perf_counter()
     jax.block_until_ready(result)
     print("little" if time.perf_counter() - waited < (waited - start) / 2 else "much")
@@ -35,9 +36,36 @@ for where in [*jax.devices(), spread]:
 
 
 @pytest.mark.timed
-def test_wait_all_waits_for_what_was_dispatched_on_every_device_and_on_several_at_once(run_python):
+def test_wait_all_waits_for_what_was_dispatched_on_a_device_alone_or_with_others(run_python):
     environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
-    assert run_python(WHAT_WAIT_ALL_LEAVES, **environment).split() == ["little"] * 3
+    assert run_python(WHAT_WAIT_ALL_LEAVES, **environment).split() == ["little"] * 4
+
+
+def submit_all(function):
+    with InFlight(2) as window:
+        for _ in range(4):
+            window.submit(function)
+
+
+NEEDING_SENTINELS = {
+    "wait_all": lambda step: wait_all(),
+    "wait_all, one device": lambda step: wait_all([cpu(0)]),
+    "record_trace": lambda step: record_trace(lambda: None),
+    "measure": lambda step: measure(lambda: None),
+    "compare": lambda step: compare({"nothing": lambda: None}),
+    "InFlight, nothing": lambda step: submit_all(lambda: None),
+    "InFlight, donating": submit_all,
+}
+
+
+@pytest.mark.parametrize("axis", ["Auto", "Explicit"])
+@pytest.mark.parametrize("name", NEEDING_SENTINELS)
+def test_under_set_mesh_all_devices_can_be_waited_for_as_well(name, axis):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType[axis],))
+    donating = jax.jit(lambda x: 2 * x, donate_argnums=0)
+    with jax.set_mesh(mesh):
+        state = jax.device_put(np.ones(6, np.float32), jax.P("data"))
+        NEEDING_SENTINELS[name](carried(donating, state))
 
 
 def slowly(x, key):
