@@ -33,7 +33,8 @@ class Quantity:
 
     Raises:
         ValueError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
-            level does not lie between 0 and 1.
+            level does not lie between 0 and 1. In a comparison: if the bound is no finite number,
+            the units differ, or one side is exact seconds.
 
     Example:
         >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
@@ -190,7 +191,11 @@ class Quantity:
         return Predicate(self, *self._bounds(other), relation="<", once=seen_once)
 
     def between(self, low: float, high: float) -> "Predicate":
-        """State that the quantity lies in `low` to `high`, both included."""
+        """State that the quantity lies in `low` to `high`, both included.
+
+        Raises:
+            ValueError: If the two are no finite numbers, or in the wrong order.
+        """
         if isinstance(low, Quantity) or isinstance(high, Quantity):
             raise ValueError(
                 f"between() takes two numbers; state {self.name!r} > low and < high instead."
@@ -449,6 +454,7 @@ class Predicate:
 
         Raises:
             ValueError: If its relation is not one of the three, or its quantity is not valid.
+            KeyError, TypeError: If it describes no comparison.
         """
         if data["relation"] not in (">", "<", "between"):
             raise ValueError(f"A comparison is >, < or between, found {data['relation']!r}.")

@@ -169,7 +169,9 @@ def blocks_host(
 
     Raises:
         TypeError: If one of the two cannot be called.
-        ValueError: If `tries` is no integer of at least 1, or the operation deletes every operand.
+        ValueError: If `tries` is no integer of at least 1, or no operand is left that is an array:
+            the operation has deleted it.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax.numpy as jnp
@@ -230,6 +232,7 @@ class InFlight:
 
     Raises:
         ValueError: If `max_in_flight` is no integer of at least 1, nor None.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -263,8 +266,13 @@ class InFlight:
         Args:
             function: Dispatches work to JAX, and returns arrays or a tree of them, which are waited
                 for; if it returns none, everything that this thread has dispatched is waited for.
-            *args: Passed on to it.
-            **kwargs: Passed on to it.
+            *args: Passed on to it. JAX may read a NumPy array as late as when the call runs: pass a
+                copy of a buffer that you fill again.
+            **kwargs: Likewise, by name.
+
+        Raises:
+            TypeError: If `function` cannot be called.
+            Exception: Any exception of the function, or of a call that is waited for.
         """
         require_function("submit", function)
         self._forget_finished()

@@ -166,6 +166,9 @@ class Timeline:
 
         Args:
             row: One of `rows`.
+
+        Raises:
+            ValueError: If there is no such row.
         """
         covered, end = 0, -math.inf
         for event in self.row(row):  # In the order of their starts.
@@ -178,6 +181,9 @@ class Timeline:
 
         Args:
             row: One of `rows`.
+
+        Raises:
+            ValueError: If there is no such row.
         """
         return self.elapsed - self.busy(row)
 
