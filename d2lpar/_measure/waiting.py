@@ -217,6 +217,7 @@ class InFlight:
     and no others; the call counts as finished when these are ready. The results of one jitted
     function become ready together. A function in Python that makes several calls on a device should
     return a result of the last one first or last, since a device works in the order of the calls.
+    (CPU devices keep no order between programs on one device and on several: return both results.)
 
     A call may leave nothing to wait for: it returns no array, since it changes an object in place,
     or all of its arrays are donated to the next call. A sentinel is then put behind it, as by
