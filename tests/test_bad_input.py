@@ -81,7 +81,6 @@ BAD = {
     "record_typical": (lambda: d2lpar.record_typical(3), r"record_typical\(f, x\)"),
     "InFlight": (lambda: d2lpar.InFlight(0), "None sets no bound"),
     "InFlight.submit": (lambda: d2lpar.InFlight(1).submit(3), r"submit\(f, x\)"),
-    "free_cores": (lambda: d2lpar.free_cores(0), "at least 1, found 0"),
     "Workers, timeout": (lambda: d2lpar.Workers(1, timeout=0), "positive number of seconds"),
     "PeakMemory, every": (lambda: d2lpar.PeakMemory(interval=0), "positive number of seconds"),
     "PeakMemory, probe": (lambda: enter(d2lpar.PeakMemory(lambda: None)), r"d2lpar\.host_memory"),

@@ -17,9 +17,6 @@ class Timer:
     Args:
         clock: Returns seconds.
 
-    Raises:
-        D2lparError: If JAX traces.
-
     Example:
         >>> timer = Timer()
         >>> timer.stop() >= 0
@@ -72,9 +69,6 @@ class Benchmark:
 
     Attributes:
         seconds: The time, once the block has ended.
-
-    Raises:
-        D2lparError: If JAX traces, where the block begins.
 
     Example:
         >>> with Benchmark("nothing") as benchmark:  # doctest: +ELLIPSIS

@@ -183,12 +183,10 @@ class Quantity:
         return list(zip(self.samples, other.samples, strict=True))
 
     def __gt__(self, other: "Quantity | float") -> "Predicate":
-        seen_once = getattr(other, "once", False)
-        return Predicate(self, *self._bounds(other), relation=">", once=seen_once)
+        return Predicate(self, *self._bounds(other), ">", getattr(other, "once", False))
 
     def __lt__(self, other: "Quantity | float") -> "Predicate":
-        seen_once = getattr(other, "once", False)
-        return Predicate(self, *self._bounds(other), relation="<", once=seen_once)
+        return Predicate(self, *self._bounds(other), "<", getattr(other, "once", False))
 
     def between(self, low: float, high: float) -> "Predicate":
         """State that the quantity lies in `low` to `high`, both included.

@@ -166,9 +166,6 @@ class Timeline:
 
         Args:
             row: One of `rows`.
-
-        Raises:
-            ValueError: If there is no such row.
         """
         covered, end = 0, -math.inf
         for event in self.row(row):  # In the order of their starts.
@@ -181,9 +178,6 @@ class Timeline:
 
         Args:
             row: One of `rows`.
-
-        Raises:
-            ValueError: If there is no such row.
         """
         return self.elapsed - self.busy(row)
 
