@@ -1,7 +1,9 @@
 """A public function names an argument that it cannot use, and a way out."""
 
 import dataclasses
+import re
 from functools import partial
+from operator import attrgetter
 
 import jax
 import jax.numpy as jnp
@@ -36,8 +38,8 @@ BAD = {
         f"'donating' {CARRIED}",
     ),
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
-    "slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
-    "slowdown, no time": (
+    "Timeline.slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
+    "Timeline.slowdown, no time": (
         lambda: dataclasses.replace(TIMELINE, seconds=1.0).slowdown(3),
         r"measure\(f, x\)\.total, found 3",
     ),
@@ -48,6 +50,7 @@ BAD = {
     "blocks_host, tries": (lambda: d2lpar.blocks_host(float, list, tries=0), "at least 1"),
     "blocks_host, a result": (lambda: d2lpar.blocks_host(3, list), "needs an operation and a fun"),
     "device_name": (lambda: d2lpar.device_name("cpu:0"), "needs a device of JAX.* 'cpu:0'"),
+    "device_memory": (lambda: d2lpar.device_memory("cpu:0"), "needs a device of JAX.* 'cpu:0'"),
     "cpu": (lambda: d2lpar.cpu("0"), "index must be an integer of at least 0, found '0'"),
     "gpu": (lambda: d2lpar.gpu(-1), "at least 0"),
     "use_cpu_devices": (lambda: d2lpar.use_cpu_devices(0), "at least 1"),
@@ -65,18 +68,23 @@ BAD = {
         lambda: d2lpar.compare({"a": list}, observe={"length": 3}),
         "cannot call 3 to observe 'length'",
     ),
+    "compare, until": (
+        lambda: d2lpar.compare({"a": list}, until=lambda times: True),
+        "must return a comparison of quantities.* found True",
+    ),
     "compare, unit of nothing": (
         lambda: d2lpar.compare({"a": list}, observe={"length": len}, units={"lenght": "B"}),
         "'lenght' a unit, but observe has length",
     ),
-    "exact seconds, claimed": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "no time is exact"),
+    "Quantity, exact": (lambda: d2lpar.exact("time", 1.0, "s") < 2, "no time is exact"),
     "record_trace": (lambda: d2lpar.record_trace(3), r"record_trace\(f, x\)"),
     "record_typical": (lambda: d2lpar.record_typical(3), r"record_typical\(f, x\)"),
     "InFlight": (lambda: d2lpar.InFlight(0), "None sets no bound"),
     "InFlight.submit": (lambda: d2lpar.InFlight(1).submit(3), r"submit\(f, x\)"),
+    "Workers, timeout": (lambda: d2lpar.Workers(1, timeout=0), "positive number of seconds"),
     "PeakMemory, every": (lambda: d2lpar.PeakMemory(interval=0), "positive number of seconds"),
     "PeakMemory, probe": (lambda: enter(d2lpar.PeakMemory(lambda: None)), r"d2lpar\.host_memory"),
-    "Timer": (lambda: d2lpar.Timer().avg(), "stop.* first"),
+    "Timer.avg": (lambda: d2lpar.Timer().avg(), "stop.* first"),
     "watch": (lambda: enter(d2lpar.watch(0)), "positive number of seconds"),
     "computation_graph": (lambda: d2lpar.computation_graph(3), r"computation_graph\(f, x\)"),
     "critical_path": (lambda: d2lpar.critical_path({}), "graph"),
@@ -90,10 +98,12 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_function_names_an_argument_that_it_cannot_use_and_a_way_out(name):
+def test_a_function_names_an_argument_that_it_cannot_use_and_a_way_out_as_documented(name):
     call, words = BAD[name]
-    with pytest.raises((ValueError, TypeError, D2lparError), match=words):
+    with pytest.raises((ValueError, TypeError, D2lparError), match=words) as raised:
         call()
+    documentation = attrgetter(name.partition(",")[0])(d2lpar).__doc__
+    assert re.search(rf"^ +(\w+, )*{raised.type.__name__}\b.*: ", documentation, re.MULTILINE)
 
 
 def test_an_error_of_the_device_is_not_changed():

@@ -335,6 +335,7 @@ def measure(
         ValueError: If a number is out of range, or the function needs an array that was deleted, or
             donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -404,6 +405,7 @@ def compare(
             `units` has a name that `observe` lacks, `until` returns no claim of the comparison, or
             a function needs an array that was deleted or donated to an earlier call.
         CompilationError: If XLA compiles something while the clock runs.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax.numpy as jnp
@@ -441,7 +443,9 @@ def carried(
 
     So `measure`, `compare`, `record_trace` and `InFlight` can call it again and again, each time on
     the state of the call before, even if it donates that (`donate_argnums=0`). The state that you
-    pass is then gone after the first call: copy it before if you need it.
+    pass is then gone after the first call, and so are all arrays that share its memory:
+    `jax.device_put` to where an array lies already copies nothing, nor does it copy the part of a
+    replicated array that stays there. To keep it, pass `jax.tree.map(jnp.copy, state)`.
 
     Args:
         step: Takes the state first, and returns the new one, or a tuple whose first element it is.
@@ -689,7 +693,8 @@ class _Question:
 
     def decided_by(self, comparison: Comparison) -> bool:
         claim = self.until(comparison[self.name] if self.name else comparison)
-        predicates = (claim,) if isinstance(claim, Predicate) else tuple(claim or ())
+        predicates = (claim,) if isinstance(claim, Predicate) else claim
+        predicates = tuple(predicates) if isinstance(predicates, Iterable) else ()
         if not predicates or not all(isinstance(p, Predicate) for p in predicates):
             raise ValueError(
                 "until must return a comparison of quantities, such as ratio < 0.5, or several, "

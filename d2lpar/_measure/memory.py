@@ -45,7 +45,7 @@ def device_memory(device: jax.Device) -> int | None:
         device: Any device of JAX.
 
     Raises:
-        ValueError: If it is no device.
+        TypeError: If it is no device.
     """
     require_device(device, "device_memory()")
     statistics = device.memory_stats()
@@ -88,7 +88,9 @@ class PeakMemory:
         samples: Pairs of seconds since the block began and bytes.
 
     Raises:
-        ValueError: If the probe returns None, as `device_memory` does for a CPU device.
+        ValueError: If `interval` is no positive number of seconds, if the probe returns None, as
+            `device_memory` does for a CPU device, or if the samples are asked for before the block.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import numpy as np

@@ -8,8 +8,9 @@ could have been saved, (first + second - together) / min(first, second)::
     second         ===   score 0        second   ===      score 1
     together =========                  together ======
 
-It is computed for each round, so that it has an interval. A score clearly outside 0 to 1 is no
-overlap but a sign that the runs differ in something else.
+It is computed for each round, so that it has an interval. A score clearly above 1 is no overlap but
+a sign that the runs differ in something else. One clearly below 0 mostly means that the two hinder
+each other: together they take longer than one after the other.
 """
 
 from collections.abc import Callable
@@ -160,7 +161,7 @@ def measure_overlap(
         The times, and the score that follows from them.
 
     Raises:
-        TypeError, ValueError, CompilationError: As `compare` raises them.
+        TypeError, ValueError, CompilationError, D2lparError: As `compare` raises them.
 
     Example:
         >>> import time

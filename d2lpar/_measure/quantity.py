@@ -33,7 +33,8 @@ class Quantity:
 
     Raises:
         ValueError: If there is no sample, one is NaN or infinite, the unit is unknown, or the
-            level does not lie between 0 and 1.
+            level does not lie between 0 and 1. In a comparison: if the bound is no finite number,
+            the units differ, or one side is exact seconds.
 
     Example:
         >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
@@ -182,13 +183,17 @@ class Quantity:
         return list(zip(self.samples, other.samples, strict=True))
 
     def __gt__(self, other: "Quantity | float") -> "Predicate":
-        return Predicate(self, *self._bounds(other), relation=">")
+        return Predicate(self, *self._bounds(other), ">", getattr(other, "once", False))
 
     def __lt__(self, other: "Quantity | float") -> "Predicate":
-        return Predicate(self, *self._bounds(other), relation="<")
+        return Predicate(self, *self._bounds(other), "<", getattr(other, "once", False))
 
     def between(self, low: float, high: float) -> "Predicate":
-        """State that the quantity lies in `low` to `high`, both included."""
+        """State that the quantity lies in `low` to `high`, both included.
+
+        Raises:
+            ValueError: If the two are no finite numbers, or in the wrong order.
+        """
         if isinstance(low, Quantity) or isinstance(high, Quantity):
             raise ValueError(
                 f"between() takes two numbers; state {self.name!r} > low and < high instead."
@@ -200,11 +205,13 @@ class Quantity:
 
     def _bounds(self, other: "Quantity | float") -> tuple[float, float]:
         """Return the interval of a quantity, or a number twice."""
-        if self.exact and self.unit == "s":
-            raise ValueError(
-                f"{self.name!r} is marked exact, but no time is exact: measure it several "
-                "times, with compare(), or say that it was seen once, with once()."
-            )
+        for quantity in (self, other):
+            if isinstance(quantity, Quantity) and quantity.exact and quantity.unit == "s":
+                raise ValueError(
+                    f"{quantity.name!r} is marked exact, but no time is exact: measure it several "
+                    "times, with compare(), say that it was seen once, with once(), or give a "
+                    "limit as a number."
+                )
         if isinstance(other, Quantity):
             if other.unit != self.unit:
                 raise ValueError(
@@ -325,8 +332,8 @@ def exact(name: str, value: float, unit: str = "") -> Quantity:
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
-        A quantity whose interval is that value alone. Exact seconds can be shown, but nothing can
-        be claimed of them: they were measured.
+        A quantity whose interval is that value alone. Exact seconds can be shown, but not compared:
+        they were measured. A ratio or difference of them counts as seen once.
 
     Example:
         >>> exact("operators", 4)
@@ -344,7 +351,7 @@ def once(name: str, value: float, unit: str = "") -> Quantity:
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
-        A quantity whose claims are at best `"seen"`, never `"holds"`.
+        A quantity whose claims are at best `"seen"`, never `"holds"`, on either side of the sign.
 
     Example:
         >>> (once("until the other knows", 0.2, "s") < 10).verdict
@@ -356,14 +363,12 @@ def once(name: str, value: float, unit: str = "") -> Quantity:
 def certainty_of(*quantities: Quantity) -> dict[str, Any]:
     """Return the certainty of a value computed from these quantities, as options of `Quantity`.
 
-    It is exact only if all are, and seen once if any is and no other was sampled.
+    It is exact only if all are and none is a time. If none was sampled, it is else seen once.
     """
-    return {
-        "exact": all(quantity.exact for quantity in quantities),
-        "level": max(quantity.level for quantity in quantities),
-        "once": any(quantity.once for quantity in quantities)
-        and all(quantity.exact or quantity.once for quantity in quantities),
-    }
+    exact = all(quantity.exact and quantity.unit != "s" for quantity in quantities)
+    sampled = not all(quantity.exact or quantity.once for quantity in quantities)
+    level = max(quantity.level for quantity in quantities)
+    return {"exact": exact, "level": level, "once": not (exact or sampled)}
 
 
 @dataclass(frozen=True, repr=False)
@@ -375,18 +380,20 @@ class Predicate:
         low: The lower end of the bound; for `>` and `<` with a number, that number.
         high: The upper end of the bound.
         relation: `">"`, `"<"`, or `"between"`.
+        once: Whether the bound is a quantity that was seen once.
     """
 
     quantity: Quantity
     low: float
     high: float
     relation: str
+    once: bool = False
 
     @property
     def verdict(self) -> str:
         """`"holds"` or `"fails"` if the whole interval agrees, else `"inconclusive"`.
 
-        A quantity that was seen once, and agrees, is `"seen"`: it has no interval.
+        It is `"seen"` instead of `"holds"` if one of the two was seen once, and has no interval.
         """
         low, high = self.quantity.interval
         if self.relation == ">":
@@ -397,7 +404,7 @@ class Predicate:
             holds = self.low <= low and high <= self.high
             fails = high < self.low or low > self.high
         if holds:
-            return "seen" if self.quantity.once else "holds"
+            return "seen" if self.quantity.once or self.once else "holds"
         return "fails" if fails else "inconclusive"
 
     @property
@@ -436,8 +443,8 @@ class Predicate:
     def as_dict(self) -> dict[str, Any]:
         """Return the comparison as plain data for JSON, with None for infinity."""
         low, high = (end if math.isfinite(end) else None for end in (self.low, self.high))
-        quantity = self.quantity.as_dict()
-        return {"quantity": quantity, "relation": self.relation, "low": low, "high": high}
+        data = {"quantity": self.quantity.as_dict(), "relation": self.relation}
+        return data | {"low": low, "high": high, "once": self.once}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> "Predicate":
@@ -445,12 +452,14 @@ class Predicate:
 
         Raises:
             ValueError: If its relation is not one of the three, or its quantity is not valid.
+            KeyError, TypeError: If it describes no comparison.
         """
         if data["relation"] not in (">", "<", "between"):
             raise ValueError(f"A comparison is >, < or between, found {data['relation']!r}.")
         low = -math.inf if data["low"] is None else data["low"]
         high = math.inf if data["high"] is None else data["high"]
-        return cls(Quantity(**data["quantity"]), low, high, data["relation"])
+        once = data.get("once", False)  # Not in older files.
+        return cls(Quantity(**data["quantity"]), low, high, data["relation"], once)
 
     def __bool__(self) -> bool:
         # Python evaluates `1 < q < 2` as `(1 < q) and (q < 2)`, and would drop the first half. An

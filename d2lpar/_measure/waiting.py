@@ -4,7 +4,7 @@ How it works. `InFlight` keeps the pending calls in a line, oldest first. If the
 further call, it waits for the oldest one that still has something to wait for, and so for all
 before it. In a loop that donates its state, `x = window.submit(step, x)`, this may not be the first
 in line. An example with a bound of 2: x1 is the array that call 1 returned, and s2 is a sentinel
-behind call 2, a tiny addition at the end of the device's queue (see `wait_all`)::
+behind call 2, a tiny addition at the end of its queue (see `wait_all`)::
 
     submit   waits for               line afterwards
     1        nothing                 1: x1
@@ -17,6 +17,7 @@ Call 1 has no sentinel, since only call 2, which deletes x1, shows that the loop
 """
 
 import contextlib
+import functools
 import itertools
 import re
 from collections import deque
@@ -82,12 +83,19 @@ def unwrap_key(leaf: Any) -> Any:
 def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     """Wait for all devices: for everything that this thread has dispatched, kept or not.
 
-    JAX has no such call. This one puts a sentinel, a tiny addition, at the end of each device's
-    queue and waits for it: a queue works in order, so everything before it is done as well. Work
-    that another Python thread dispatched, and copies that no program needs, are not covered.
+    JAX has no such call. This one puts a sentinel, a tiny addition, at the end of each queue and
+    waits for it: a queue works in order, so everything before it is done as well. On CPU devices,
+    each thread of Python has a queue for each device, and all programs over several devices share
+    one more, whichever thread has dispatched them. Queues keep no order with each other: a program
+    on one device may overtake one over that device and others, and the other way round.
+
+    Programs on one device that another thread dispatched, and copies that no program needs, are
+    not covered. Nor does a call that has failed raise its error here, unless a callback in it did
+    (`jax.debug.callback`). (MXNet's `waitall` waits for the work of all threads, and raises.)
 
     Args:
-        devices: The devices to wait for; every local one if None.
+        devices: The devices to wait for; every local one if None. If one is a CPU device, all
+            programs over several CPU devices are waited for as well.
 
     Raises:
         D2lparError: If JAX traces.
@@ -105,20 +113,33 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
         )
     for device in devices:
         require_device(device, "wait_all()")
-    wait_for(sentinels(devices))
+    wait_for(sentinels(_queues_of(devices)))
     jax.effects_barrier()
 
 
-def sentinels(devices: Sequence[jax.Device]) -> list[jax.Array]:
-    """Put a tiny addition at the end of each queue of these devices: done when all before it is."""
-    additions = [_add_one(jax.device_put(np.float32(0), device)) for device in devices]
-    for kind in {device.platform for device in devices}:
-        group = [device for device in devices if device.platform == kind]
-        # Programs over several CPU devices have a queue of their own.
-        if len(group) > 1:
-            spread = NamedSharding(Mesh(np.array(group), "d"), PartitionSpec("d"))
-            additions.append(_add_one(jax.device_put(np.zeros(len(group), np.float32), spread)))
+def sentinels(groups: Iterable[Sequence[jax.Device]]) -> list[jax.Array]:
+    """Put a tiny addition behind the programs over each of these groups of devices."""
+    in_mesh = not jax.sharding.get_abstract_mesh().empty
+    additions = []
+    for group in groups:
+        spread = _spread_over(tuple(group))
+        zeros = jax.device_put(np.zeros(len(group), np.float32), spread)
+        # Within `jax.set_mesh`, JAX refuses arrays that lie elsewhere than on its mesh.
+        with jax.set_mesh(spread.mesh) if in_mesh else contextlib.nullcontext():
+            additions.append(_add_one(zeros))
     return additions
+
+
+@functools.cache  # Making one takes half as long as a sentinel.
+def _spread_over(devices: tuple[jax.Device, ...]) -> NamedSharding:
+    return NamedSharding(Mesh(np.array(devices), "d"), PartitionSpec("d"))
+
+
+def _queues_of(devices: Sequence[jax.Device]) -> list[Sequence[jax.Device]]:
+    """Return a group for each device, and all CPU devices if any of these devices is one."""
+    cpus = [device for device in all_devices() if device.platform == "cpu"]
+    together = len(cpus) > 1 and not set(cpus).isdisjoint(devices)
+    return [*([device] for device in devices), *([cpus] if together else [])]
 
 
 def _every_device() -> list[jax.Device]:
@@ -148,7 +169,9 @@ def blocks_host(
 
     Raises:
         TypeError: If one of the two cannot be called.
-        ValueError: If `tries` is no integer of at least 1, or the operation deletes every operand.
+        ValueError: If `tries` is no integer of at least 1, or no operand is left that is an array:
+            the operation has deleted it.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax.numpy as jnp
@@ -194,10 +217,12 @@ class InFlight:
     and no others; the call counts as finished when these are ready. The results of one jitted
     function become ready together. A function in Python that makes several calls on a device should
     return a result of the last one first or last, since a device works in the order of the calls.
+    (CPU devices keep no order between programs on one device and on several: return both results.)
 
     A call may leave nothing to wait for: it returns no array, since it changes an object in place,
-    or all of its arrays are donated to the next call. A sentinel is then put into the queues of the
-    devices behind it, as by `wait_all`. That costs some 50 µs for each queue.
+    or all of its arrays are donated to the next call. A sentinel is then put behind it, as by
+    `wait_all`, into each queue that its arrays came from, or into all queues. That costs some 50 µs
+    for a queue of one device, and several times that for the queue of several CPU devices.
 
     Args:
         max_in_flight: The most calls to have unfinished, at least 1; None sets no bound and only
@@ -208,6 +233,7 @@ class InFlight:
 
     Raises:
         ValueError: If `max_in_flight` is no integer of at least 1, nor None.
+        D2lparError: If JAX traces.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -241,8 +267,13 @@ class InFlight:
         Args:
             function: Dispatches work to JAX, and returns arrays or a tree of them, which are waited
                 for; if it returns none, everything that this thread has dispatched is waited for.
-            *args: Passed on to it.
-            **kwargs: Passed on to it.
+            *args: Passed on to it. JAX may read a NumPy array as late as when the call runs: pass a
+                copy of a buffer that you fill again.
+            **kwargs: Likewise, by name.
+
+        Raises:
+            TypeError: If `function` cannot be called.
+            Exception: Any exception of the function, or of a call that is waited for.
         """
         require_function("submit", function)
         self._forget_finished()
@@ -363,8 +394,8 @@ class _Line:
             self.calls.popleft()
 
     def _sentinels(self) -> list[jax.Array]:
-        devices = sorted(frozenset().union(*self._devices), key=lambda device: device.id)
-        return sentinels(devices or _every_device())
+        groups = [sorted(group, key=lambda device: device.id) for group in self._devices]
+        return sentinels(groups or _queues_of(_every_device()))
 
 
 def _first_and_last(leaves: list[Any]) -> _Layout:

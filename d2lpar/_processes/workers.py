@@ -146,6 +146,7 @@ class Workers:
         for name, value in (("count", count), ("devices", 1 if devices is None else devices)):
             require_count(name, value, at_least=1)
         require_count("port", port, at_least=0)
+        require_seconds("timeout", timeout)
         require_posix("Workers")  # Passes a socket to another process.
         if pin and not hasattr(os, "sched_setaffinity"):
             raise D2lparError("pin=True needs Linux: this system cannot keep a process on a core.")
@@ -218,6 +219,8 @@ class Workers:
                 several errors the first is raised. After a timeout or a death all are ended, and
                 these workers cannot be used again.
             TypeError: If the function or an argument cannot be sent; the message names it.
+            ValueError: If a number of seconds makes no sense, or something was kept by other
+                workers.
         """
         outcomes = self._call(function, args, kwargs, timeout, stalled_after)
         if not return_exceptions:
@@ -244,7 +247,7 @@ class Workers:
             An object to pass to later calls, in the place of the result.
 
         Raises:
-            WorkerError: As for `run`.
+            WorkerError, TypeError, ValueError: As for `run`.
         """
         self._kept += 1
         kept = Kept(self._token, self._kept)

@@ -41,7 +41,7 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
 
     Raises:
         DeviceError: If an operator is given arrays of different devices, which JAX would refuse.
-        ValueError: If `function` cannot be called.
+        TypeError: If `function` cannot be called.
 
     Example:
         >>> import jax.numpy as jnp

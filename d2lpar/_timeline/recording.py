@@ -86,7 +86,9 @@ def record_trace(
     Python's row shows where it dispatches, where it waits for a value (`jax.block_until_ready`,
     `float`, `int`, `bool`, `item`, `tolist`, `np.asarray`, `np.array`), and each part to which the
     function gives a name: `with jax.profiler.TraceAnnotation("read"):`. Other threads that dispatch
-    or annotate have rows of their own.
+    or annotate have rows of their own. Other waits leave a gap: in a function that was imported by
+    its name (`from numpy import asarray`, or `from jax import block_until_ready` for several
+    arrays), and in `memoryview`, `np.from_dlpack` or `np.exp` of an array on a CPU device.
 
     Recording takes time: on a machine with two cores some 0.4 µs for each operator that runs, 2 µs
     for each call, and half a millisecond besides. So it matters where operators or calls are small:
@@ -173,6 +175,7 @@ def record_typical(
         The result of the function in that recording, ready, and the timeline.
 
     Raises:
+        TypeError: If `function` cannot be called.
         ValueError: If `times` is no integer of at least 1.
         Exception: Any exception of `record_trace`.
 

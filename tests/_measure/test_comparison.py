@@ -15,6 +15,7 @@ from d2lpar import (
     Quantity,
     carried,
     compare,
+    cpu,
     exact,
     measure,
     record_trace,
@@ -137,6 +138,17 @@ def test_the_state_may_be_all_that_a_step_returns_or_the_first_element_of_a_tupl
         state = more(state)
         assert alone() == state
         assert beside() == (state, "loss")
+
+
+@pytest.mark.parametrize("spread_over", [1, 2])
+def test_a_step_that_donates_deletes_all_that_shares_its_memory_and_not_a_copy(spread_over):
+    start = {"w": jax.device_put(jnp.zeros(3), cpu()), "key": jax.random.key(0)}
+    copied = jax.tree.map(jnp.copy, start)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:spread_over]), "d")
+    placed = jax.device_put(start, jax.NamedSharding(mesh, jax.P()))
+    carried(descend, placed, np.ones(3, np.float32), rate=2.0)()
+    assert start["w"].is_deleted()
+    assert (copied["w"] == 0).all()
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,17 @@ def test_what_is_derived_is_exact_if_all_parts_are_and_has_the_highest_level():
 def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
     seconds = once("until the other knows", 2.0, "s")
     assert [(seconds < 3).verdict, (seconds < 1).verdict] == ["seen", "fails"]
+    times = Quantity("time", range(1, 10), "s")
+    bounds = [once("bound", bound, "s") for bound in (0, 5, 12)]
+    assert [(times < bound).verdict for bound in bounds] == ["fails", "inconclusive", "seen"]
+    assert [(times > bound).verdict for bound in bounds] == ["seen", "inconclusive", "fails"]
+    assert (exact("n", 1) < once("m", 2)).verdict == "seen"
     ratio = seconds / once("until it stops", 4.0, "s")
     assert (ratio.once, ratio.exact, (ratio < 1).verdict) == (True, False, "seen")
     assert (once("n", 6) / exact("m", 2)).once
+    limits = [exact("limit", limit, "s") for limit in (1, 2)]
+    assert (limits[0] / limits[1] < 1).verdict == "seen"
+    assert (limits[1] - limits[0] > 0).verdict == "seen"
     sampled = Quantity("time", (1.0,), "s")
     assert not (seconds / sampled).once
     assert Quantity(**seconds.as_dict()).once
@@ -134,6 +142,7 @@ def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
         (lambda: exact("a", 1) / exact("none", 0), "Cannot divide by 'none'.* is 0"),
         (lambda: TEN / 0, "'ten' cannot be divided by 0"),
         (lambda: once("a", 1, "s") > exact("b", 1, "B"), "'a'.*'s'.*'b'.*'B'"),
+        (lambda: Quantity("t", (1,), "s") < exact("limit", 2, "s"), "'limit' is marked exact"),
         (lambda: TEN.between(4, 2), "swap them"),
         (lambda: TEN.between(exact("few", 1), 4), r"between\(\) takes two numbers"),
         (
@@ -152,6 +161,7 @@ def test_what_cannot_be_claimed_over_is_refused(build, message):
     [
         TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
         TEN > TINY,
+        TEN < once("bound", 20),
         TINY.between(0, 5),
         Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
         Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fakes import FakeArray, FakeDevice
 
-from d2lpar import InFlight, blocks_host, cpu
+from d2lpar import InFlight, blocks_host, carried, cpu, measure, record_trace, wait_all
 from d2lpar._measure import waiting
 from d2lpar.book.workloads import chain
 
@@ -21,13 +21,14 @@ from d2lpar import wait_all
 from d2lpar.book.workloads import chain
 spread = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
 chains = jax.jit(jax.vmap(lambda matrix: chain(matrix, 5000)))
-for where in [*jax.devices(), spread]:
+several = [(spread, jax.devices()), (spread, jax.devices()[:1])]
+for where, awaited in [*((device, [device]) for device in jax.devices()), *several]:
     matrices = jax.device_put(jnp.ones((2, 64, 64)), where)
     jax.block_until_ready(chains(matrices))
     wait_all()
     start = time.perf_counter()
     result = chains(matrices)
-    wait_all(jax.devices())
+    wait_all(awaited)
     waited = time.perf_counter()
     jax.block_until_ready(result)
     print("little" if time.perf_counter() - waited < (waited - start) / 2 else "much")
@@ -35,9 +36,24 @@ for where in [*jax.devices(), spread]:
 
 
 @pytest.mark.timed
-def test_wait_all_waits_for_what_was_dispatched_on_every_device_and_on_several_at_once(run_python):
+def test_wait_all_waits_for_what_was_dispatched_on_a_device_alone_or_with_others(run_python):
     environment = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "2"}
-    assert run_python(WHAT_WAIT_ALL_LEAVES, **environment).split() == ["little"] * 3
+    assert run_python(WHAT_WAIT_ALL_LEAVES, **environment).split() == ["little"] * 4
+
+
+@pytest.mark.parametrize("axis", ["Auto", "Explicit"])
+def test_under_set_mesh_other_devices_can_be_waited_for(axis):
+    mesh = jax.make_mesh((2,), ("data",), axis_types=(jax.sharding.AxisType[axis],))
+    nothing, state = lambda: None, jnp.ones(6)
+    with jax.set_mesh(mesh), InFlight(2) as window:
+        wait_all()
+        wait_all([cpu(2)])
+        record_trace(nothing)
+        measure(nothing)
+        step = jax.jit(lambda x: 2 * x, donate_argnums=0)
+        donating = carried(step, jax.device_put(state, jax.P("data")))
+        for function in [donating] * 4 + [nothing] * 4:
+            window.submit(function)
 
 
 def slowly(x, key):
