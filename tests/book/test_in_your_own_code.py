@@ -215,10 +215,21 @@ def test_many_steps_are_those_of_a_loop_and_only_the_whole_call_donates(donated_
     assert [part.is_deleted() for part in state] == [donated_by == "the whole call"] * 2
 
 
+def test_a_state_is_donated_only_if_no_two_of_its_parts_are_one_array():
+    many_steps = jax.jit(recipe("many_steps").__wrapped__, static_argnums=0, donate_argnums=1)
+    part, batches = jnp.zeros(2), jnp.zeros((4, 1, 2))
+    step = lambda a, b, batch: (*add(a, batch)[:1], b, 0)  # noqa: E731
+    message = "Attempt to donate the same buffer twice"
+    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
+        many_steps(step, (part, part), batches)
+    many_steps(step, (part, jax.tree.map(jnp.copy, part)), batches)
+    assert f"`{message}`" in PAGE.read_text()
+
+
 # --- Evaluating -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, ROWS, 3 * ROWS + 5])
+@pytest.mark.parametrize("count", [0, 1, ROWS, 3 * ROWS + 5])
 def test_an_evaluation_counts_each_example_once_in_batches_of_one_size(count):
     inputs = np.arange(2.0 * count, dtype=np.float32).reshape(count, 2)
     labels = np.arange(count) % 3
@@ -258,7 +269,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         saved.append((name, state))
 
     with recipe("in_background")(save) as save_later:
-        state = {"w": jnp.arange(3.0), "step": 7}
+        state = {"w": jnp.arange(3.0), "step": 7, "name": "run"}
         on_device = weakref.ref(state["w"])
         save_later(state, "first")
         del state
@@ -266,7 +277,9 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         may_end.set()
     assert left == (None, [])
     ((name, state),) = saved
-    assert (name, state["w"].tolist(), int(state["step"])) == ("first", [0, 1, 2], 7)
+    assert isinstance(state["w"], np.ndarray)
+    assert (name, state["w"].tolist()) == ("first", [0, 1, 2])
+    assert (state["step"], state["name"]) == (7, "run")
     with recipe("in_background")(save):
         pass  # No checkpoint was due.
 
@@ -333,17 +346,29 @@ def test_the_profiler_records_a_few_steps_and_is_stopped_in_a_shorter_run(
     assert events == [*range(min(100, steps)), *window, *range(106, steps)]
 
 
-def test_checkpoints_with_orbax_continue_from_the_last_one(tmp_path):
+def test_checkpoints_with_orbax_take_each_step_once_also_after_a_crash(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint")
     parameters = {"w": jax.device_put(jnp.zeros(2), jax.devices("cpu")[-1])}
     step = jax.jit(lambda state, batch: ({"w": state["w"] + batch}, 0.0), donate_argnums=0)
-    names = {"step": step, "parameters": parameters, "batches": range(202)}
-    exec(block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints")), names)
+    block = block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints"))
+
+    def train(steps, read=lambda number: number):
+        names = {"step": step, "parameters": jax.tree.map(jnp.copy, parameters)}
+        exec(block, names | {"read": read, "steps": steps})
+
+    def failing(number):
+        return number if number < 250 else 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        train(300, failing)
+    first = []
+    train(300, lambda number: first.append(number) or number)
+    assert first[0] == 201
+    train(300)  # Nothing is left to do.
     with ocp.CheckpointManager(tmp_path / "checkpoints") as checkpoints:
-        assert sorted(checkpoints.all_steps()) == [0, 100, 200]
-        assert checkpoints.latest_step() == 200
-        restored = checkpoints.restore(200, args=ocp.args.StandardRestore(names["parameters"]))
-    assert restored["w"].tolist() == [sum(range(201))] * 2
+        assert sorted(checkpoints.all_steps()) == [100, 200, 299]
+        restored = checkpoints.restore(299, args=ocp.args.StandardRestore(parameters))
+    assert restored["w"].tolist() == [sum(range(300))] * 2
     assert restored["w"].devices() == {jax.devices("cpu")[-1]}
 
 
