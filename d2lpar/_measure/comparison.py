@@ -147,8 +147,7 @@ class Comparison(dict[str, Measurement]):
     Args:
         measurements: One for each function, of the rounds that count.
         level: The confidence of their intervals.
-        dropped_rounds: How many rounds do not count: the control did not hold in them, or in too
-            many of those in the other order.
+        dropped_rounds: How many rounds do not count, by the control or as the surplus of one order.
         needs: What the machine was missing, such as free cores, if fewer than nine rounds count.
             The measurements are then of all rounds, and no claim should rest on them.
         machine: The machine that they were taken on, in words; this machine if None.
@@ -264,7 +263,7 @@ class Comparison(dict[str, Measurement]):
             return [f"Too few rounds count: this needs {self.needs}."]
         if self.dropped_rounds:
             dropped = plural(self.dropped_rounds, "round")
-            return [f"Without {dropped}: the control did not hold, or one order came too often."]
+            return [f"Without {dropped}: the control failed, or one order came too often."]
         return []
 
 

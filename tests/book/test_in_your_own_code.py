@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import jax
@@ -215,17 +215,6 @@ def test_many_steps_are_those_of_a_loop_and_only_the_whole_call_donates(donated_
     assert [part.is_deleted() for part in state] == [donated_by == "the whole call"] * 2
 
 
-def test_a_state_is_donated_only_if_no_two_of_its_parts_are_one_array():
-    many_steps = jax.jit(recipe("many_steps").__wrapped__, static_argnums=0, donate_argnums=1)
-    part, batches = jnp.zeros(2), jnp.zeros((4, 1, 2))
-    step = lambda a, b, batch: (*add(a, batch)[:1], b, 0)  # noqa: E731
-    message = "Attempt to donate the same buffer twice"
-    with pytest.raises(jax.errors.JaxRuntimeError, match=message):
-        many_steps(step, (part, part), batches)
-    many_steps(step, (part, jax.tree.map(jnp.copy, part)), batches)
-    assert f"`{message}`" in PAGE.read_text()
-
-
 # --- Evaluating -----------------------------------------------------------------------------
 
 
@@ -277,9 +266,8 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         may_end.set()
     assert left == (None, [])
     ((name, state),) = saved
-    assert isinstance(state["w"], np.ndarray)
-    assert (name, state["w"].tolist()) == ("first", [0, 1, 2])
-    assert (state["step"], state["name"]) == (7, "run")
+    assert (name, state.pop("w").tolist()) == ("first", [0, 1, 2])
+    assert state == {"step": 7, "name": "run"}
     with recipe("in_background")(save):
         pass  # No checkpoint was due.
 
@@ -313,14 +301,6 @@ def block_with(words):
     return block
 
 
-def test_arguments_on_different_devices_raise_the_message_in_the_table():
-    one, other = (jax.device_put(1.0, device) for device in jax.devices("cpu")[:2])
-    message = "Received incompatible devices for jitted computation"
-    with pytest.raises(ValueError, match=message):
-        jax.jit(jnp.add)(one, other)
-    assert f"`{message}`" in PAGE.read_text()
-
-
 @pytest.mark.parametrize(
     ("steps", "recorded"),
     [(200, [*range(100, 106)]), (103, [*range(100, 103)]), (50, [])],
@@ -352,19 +332,17 @@ def test_checkpoints_with_orbax_take_each_step_once_also_after_a_crash(tmp_path)
     step = jax.jit(lambda state, batch: ({"w": state["w"] + batch}, 0.0), donate_argnums=0)
     block = block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints"))
 
-    def train(steps, read=lambda number: number):
-        names = {"step": step, "parameters": jax.tree.map(jnp.copy, parameters)}
-        exec(block, names | {"read": read, "steps": steps})
+    seen = []
 
-    def failing(number):
-        return number if number < 250 else 1 / 0
+    def read(number):
+        seen.append(number)
+        return number if len(seen) != 251 else 1 / 0
 
-    with pytest.raises(ZeroDivisionError):
-        train(300, failing)
-    first = []
-    train(300, lambda number: first.append(number) or number)
-    assert first[0] == 201
-    train(300)  # Nothing is left to do.
+    names = {"step": step, "read": read, "steps": 300}
+    for _ in range(3):  # The first start ends in an error, and the third has nothing left to do.
+        with suppress(ZeroDivisionError):
+            exec(block, names | {"parameters": jax.tree.map(jnp.copy, parameters)})
+    assert seen == [*range(251), *range(201, 300)]
     with ocp.CheckpointManager(tmp_path / "checkpoints") as checkpoints:
         assert sorted(checkpoints.all_steps()) == [100, 200, 299]
         restored = checkpoints.restore(299, args=ocp.args.StandardRestore(parameters))
