@@ -147,8 +147,8 @@ def _parser() -> argparse.ArgumentParser:
         description="Show which of two versions of a program is faster, and by how much: from two "
         "files written by Comparison.to_json; or from two commits, whose scripts run in turn and "
         "print that JSON as their last line.",
-        usage="d2lpar compare [-h] before.json after.json\n"
-        "       d2lpar compare [-h] --before COMMIT [--after COMMIT] [--rounds N] "
+        usage="d2lpar compare [-h] [--dispatch] before.json after.json\n"
+        "       d2lpar compare [-h] [--dispatch] --before COMMIT [--after COMMIT] [--rounds N] "
         "[--fail-over SHARE] [-m] script [arguments]",
     )
     comparing.add_argument("--before", metavar="COMMIT", help="run the script of this commit")
@@ -158,6 +158,7 @@ def _parser() -> argparse.ArgumentParser:
     comparing.add_argument(
         "--rounds", type=int, metavar="N", help="runs of each (default 6; fewer give no interval)"
     )
+    comparing.add_argument("--dispatch", action="store_true", help="show when the calls returned")
     comparing.add_argument(
         "--fail-over",
         type=share,

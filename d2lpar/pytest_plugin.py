@@ -1,5 +1,6 @@
 """The plugin that pytest loads where d2lpar is installed: two fixtures, and an option."""
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,15 @@ if TYPE_CHECKING:
     from d2lpar._measure.comparison import Comparison
 
 _TIMES = pytest.StashKey[list[str]]()
+_READS_MAY_HIDE = pytest.StashKey[bool]()
 
 
 @pytest.fixture
-def no_waits() -> Callable[..., Any]:
+def no_waits(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """Give the function `no_waits`, so that a test fails with each line that waits."""
     from d2lpar._watch.no_waits import no_waits  # Not at the head: not every test needs JAX.
 
+    request.node.stash[_READS_MAY_HIDE] = sys.version_info < (3, 12)
     return no_waits
 
 
@@ -65,11 +68,17 @@ def pytest_runtest_makereport(item: pytest.Item, call: Any) -> Any:
     report = yield
     if report.when == "call" and _TIMES in item.stash:
         report.d2lpar = item.stash[_TIMES]
+    report.d2lpar_reads_may_hide = report.passed and item.stash.get(_READS_MAY_HIDE, False)
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Show the measurements of all tests, and write them."""
+    """Show and write the measurements of all tests; say which reads a passed one may miss."""
+    passed = terminalreporter.stats.get("passed", ())
+    if any(getattr(report, "d2lpar_reads_may_hide", False) for report in passed):
+        from d2lpar._watch.no_waits import HIDDEN
+
+        terminalreporter.write_line(f"no_waits: {HIDDEN}")
     file = terminalreporter.config.getoption("--d2lpar-json")
     measured = list(_measured(terminalreporter))
     if not measured:

@@ -86,7 +86,7 @@ def _compare(options: argparse.Namespace) -> int:
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
-    print(report(names, runs, result, notes))
+    print(report(names, runs, result, notes, options.dispatch))
     if options.fail_over is None:
         return 0
     if any(change.needs for change in result):

@@ -412,12 +412,32 @@ def report(
     runs: Sequence[tuple[Comparison, Comparison]],
     changes: Sequence[Change],
     notes: Sequence[str],
+    dispatch: bool = False,
 ) -> str:
     """Return the report of two versions: their changes by function, then notes and cautions."""
     lines = [" -> ".join(names)]
-    for function in dict.fromkeys(change.function for change in changes):
-        lines += ["", function, *(str(c) for c in changes if c.function == function)]
-    return "\n".join([*lines, "", *notes, *_cautions(runs, changes)])
+    shown = [change for change in changes if dispatch or change.quantity != "dispatch"]
+    for function in dict.fromkeys(change.function for change in shown):
+        lines += ["", function, *(str(c) for c in shown if c.function == function)]
+    return "\n".join([*lines, "", *notes, *_how_sure(shown, len(runs)), *_cautions(runs, changes)])
+
+
+def _how_sure(changes: Sequence[Change], rounds: int) -> Iterator[str]:
+    """Yield how many intervals may err, and how many rounds may decide if the medians are right.
+
+    An interval gets narrower with the square root of the number of rounds.
+    """
+    judged = [c for c in changes if c.in_turn and not c.needs and math.isfinite(sum(c.interval))]
+    if judged:
+        several = f": of these {len(judged)}, {(1 - LEVEL) * len(judged):.2g} on average"
+        yield f"Up to {in_percent(1 - LEVEL)} of such intervals err{several * (len(judged) > 1)}."
+    for change in judged:
+        if change.verdict == "undecided":
+            distance, end = math.log(change.ratio), math.log(change.interval[change.ratio < 1])
+            needed = rounds * ((distance - end) / distance) ** 2 if distance else math.inf
+            about = f"about {needed:.0f}" if needed <= 200 else "more than 200"
+            label = TIMES.get(change.quantity, change.quantity)
+            yield f"{change.function}, {label}: {about} rounds (--rounds) may decide."
 
 
 def _cautions(

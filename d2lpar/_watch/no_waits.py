@@ -2,7 +2,7 @@
 
 How it works. `_jax/reads.py` calls a listener before each read of an array, and JAX calls one after
 each compilation, both in the thread concerned. The stack of that thread then shows the line of the
-program. Python 3.11 hides some reads, and these are found by sampling: every millisecond, another
+program. Python 3.11 hides some reads, and sampling finds part of them: every millisecond, another
 thread checks whether the thread of the block rests in a call that can only read.
 """
 
@@ -31,8 +31,9 @@ from d2lpar._plain.errors import WaitError
 from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
 
-_SAMPLED = (
-    "Python 3.11 hides some reads (np.dot, np.isnan, y[mask]); only the long ones were found."
+HIDDEN = (
+    "Python 3.11 hides some reads: long ones of np.dot or y[mask] are found, those of np.isnan or "
+    "bytes(y) never. Python 3.12 hides none."
 )
 
 
@@ -57,8 +58,9 @@ def no_waits(
     its block, everything else in the same thread counts as well. The innermost of nested blocks
     raises the error.
 
-    From Python 3.12 on, every read is seen. Python 3.11 hides some, and sampling finds only the
-    long ones; the error says so. A read costs some 10 µs more in the block, and nothing outside.
+    From Python 3.12 on, every read is seen. Python 3.11 hides some, and sampling finds only part of
+    the long ones; the error says so, and at the end of a session so does pytest. A read costs some
+    10 µs more in the block, and nothing outside.
 
     Args:
         no_compilations: Whether nothing may be compiled either. Call each function once before,
@@ -184,7 +186,7 @@ def _message(findings: Collection[Finding], forbidden: str) -> str:
         _, advice, link = KINDS[kind]
         parts += [advice, link]
     parts.append("Put an intended read into `with d2lpar.waits_allowed():`.")
-    return "\n".join(parts if hears_all() else [*parts, _SAMPLED])
+    return "\n".join(parts if hears_all() else [*parts, HIDDEN])
 
 
 def _is_ready(array: Any) -> bool:

@@ -12,16 +12,13 @@ from d2lpar._measure.memory import PeakMemory
 from d2lpar._measure.quantity import Quantity
 from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
 
-# The colors and markers of the right measurement and of the misleading one.
-_RIGHT_AND_WRONG = (("host", "o"), ("other", "^"))
-
 
 def plot_timed_calls(seconds: Mapping[str, Sequence[float]]) -> Axes:
     """Draw how many seconds each call held Python, timed in two ways."""
     axes = plt.figure(figsize=(WIDTH, 2.55)).add_subplot()
-    for (label, times), (role, marker) in zip(seconds.items(), _RIGHT_AND_WRONG, strict=True):
-        numbers = np.arange(1, len(times) + 1)
-        axes.plot(numbers, times, marker, color=COLORS[role], ms=3.5, label=label)
+    for (label, times), role, marker in zip(seconds.items(), ("host", "other"), "o^", strict=True):
+        calls = range(1, len(times) + 1)
+        axes.plot(calls, times, marker, color=COLORS[role], ms=3.5, label=label)
     axes.set_yscale("log")
     format_axis(axes.yaxis, "s")
     axes.set(xlabel="call", ylabel="Python is held for")
@@ -35,9 +32,8 @@ def plot_pairs(ratio: Quantity) -> Axes:
     # Random heights keep the points apart; the fixed seed keeps the figure the same.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
     axes.plot(ratio.samples, heights, ".", color=COLORS["host"], alpha=0.6)
-    axes.errorbar(
-        [ratio.median], [0], xerr=error_bars([ratio]), fmt="s", color=COLORS["device"], capsize=3
-    )
+    bars = {"xerr": error_bars([ratio]), "capsize": 3}
+    axes.errorbar([ratio.median], [0], fmt="s", color=COLORS["device"], **bars)
     axes.axvline(1, color=COLORS["model"], linestyle="--", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")
@@ -59,9 +55,8 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
     figure = plt.figure()
     charts = figure.subplots(1, len(orders), sharey=True, squeeze=False)[0]
     for axes, (title, (arms, order)) in zip(charts, orders.items(), strict=True):
-        for (arm, measured), role, marker in zip(
-            arms.items(), ("host", "device"), "os", strict=True
-        ):
+        roles = ("host", "device")
+        for (arm, measured), role, marker in zip(arms.items(), roles, "os", strict=True):
             when = [number for number, name in enumerate(order, 1) if name == arm]
             axes.plot(when, measured.total.samples, marker, color=COLORS[role], ms=4.5, label=arm)
             axes.axhline(measured.total.median, color=COLORS[role], linestyle="--", lw=1)
@@ -75,10 +70,7 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
 
 
 def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
-    """Draw how often a test found a winner among equals, over the number of looks at the data.
-
-    The dashed line is the one in twenty that an interval of 95 % allows.
-    """
+    """Draw how often a test found a winner among equals, over the number of looks; dashed: 5 %."""
     axes = plt.figure().add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
         axes.plot(range(1, len(share) + 1), share, "o-", color=COLORS[role], label=label)

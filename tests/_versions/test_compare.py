@@ -99,6 +99,24 @@ def test_the_report_has_each_change_and_caution_once_and_names_two_machines():
     assert "machines" not in report(("a", "b"), [(before, before)], changes(before, before), [])
 
 
+@pytest.mark.parametrize(
+    ("ratios", "rounds"),
+    [
+        ((0.5,) * 6, None),
+        ((1.1, 1.1, 1.1, 1.1, 1.21, 0.99), "about 7"),
+        ((0.8, 0.8, 0.8, 0.8, 0.7, 1.24), "about 23"),
+        ((0.999, 1.001, 1, 1, 0.9, 1.1), "more than 200"),
+    ],
+)
+def test_a_report_says_how_many_intervals_may_err_and_how_many_rounds_may_decide(ratios, rounds):
+    pairs = [(run_of(f=(1.0,), g=(2.0,)), run_of(f=(ratio,), g=(1.0,))) for ratio in ratios]
+    changes = changes_in_turn(pairs)
+    plain, full = (report("ab", pairs, changes, [], shows) for shows in (False, True))
+    assert "Up to 5 % of such intervals err: of these 2, 0.1 on average." in plain
+    assert re.findall(", result ready: (.*) rounds", plain) == [rounds] * bool(rounds)
+    assert ("call returns" in plain, "call returns" in full) == (False, True)
+
+
 # --- Files ------------------------------------------------------------------------------------
 
 

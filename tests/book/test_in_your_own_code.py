@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 import jax
@@ -218,7 +218,7 @@ def test_many_steps_are_those_of_a_loop_and_only_the_whole_call_donates(donated_
 # --- Evaluating -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("count", [1, ROWS, 3 * ROWS + 5])
+@pytest.mark.parametrize("count", [0, 1, ROWS, 3 * ROWS + 5])
 def test_an_evaluation_counts_each_example_once_in_batches_of_one_size(count):
     inputs = np.arange(2.0 * count, dtype=np.float32).reshape(count, 2)
     labels = np.arange(count) % 3
@@ -258,7 +258,7 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         saved.append((name, state))
 
     with recipe("in_background")(save) as save_later:
-        state = {"w": jnp.arange(3.0), "step": 7}
+        state = {"w": jnp.arange(3.0), "step": 7, "name": "run"}
         on_device = weakref.ref(state["w"])
         save_later(state, "first")
         del state
@@ -266,7 +266,8 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
         may_end.set()
     assert left == (None, [])
     ((name, state),) = saved
-    assert (name, state["w"].tolist(), int(state["step"])) == ("first", [0, 1, 2], 7)
+    assert (name, state.pop("w").tolist()) == ("first", [0, 1, 2])
+    assert state == {"step": 7, "name": "run"}
     with recipe("in_background")(save):
         pass  # No checkpoint was due.
 
@@ -300,14 +301,6 @@ def block_with(words):
     return block
 
 
-def test_arguments_on_different_devices_raise_the_message_in_the_table():
-    one, other = (jax.device_put(1.0, device) for device in jax.devices("cpu")[:2])
-    message = "Received incompatible devices for jitted computation"
-    with pytest.raises(ValueError, match=message):
-        jax.jit(jnp.add)(one, other)
-    assert f"`{message}`" in PAGE.read_text()
-
-
 @pytest.mark.parametrize(
     ("steps", "recorded"),
     [(200, [*range(100, 106)]), (103, [*range(100, 103)]), (50, [])],
@@ -333,17 +326,27 @@ def test_the_profiler_records_a_few_steps_and_is_stopped_in_a_shorter_run(
     assert events == [*range(min(100, steps)), *window, *range(106, steps)]
 
 
-def test_checkpoints_with_orbax_continue_from_the_last_one(tmp_path):
+def test_checkpoints_with_orbax_take_each_step_once_also_after_a_crash(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint")
     parameters = {"w": jax.device_put(jnp.zeros(2), jax.devices("cpu")[-1])}
     step = jax.jit(lambda state, batch: ({"w": state["w"] + batch}, 0.0), donate_argnums=0)
-    names = {"step": step, "parameters": parameters, "batches": range(202)}
-    exec(block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints")), names)
+    block = block_with("orbax").replace("/absolute/path", str(tmp_path / "checkpoints"))
+
+    seen = []
+
+    def read(number):
+        seen.append(number)
+        return number if len(seen) != 251 else 1 / 0
+
+    names = {"step": step, "read": read, "steps": 300}
+    for _ in range(3):  # The first start ends in an error, and the third has nothing left to do.
+        with suppress(ZeroDivisionError):
+            exec(block, names | {"parameters": jax.tree.map(jnp.copy, parameters)})
+    assert seen == [*range(251), *range(201, 300)]
     with ocp.CheckpointManager(tmp_path / "checkpoints") as checkpoints:
-        assert sorted(checkpoints.all_steps()) == [0, 100, 200]
-        assert checkpoints.latest_step() == 200
-        restored = checkpoints.restore(200, args=ocp.args.StandardRestore(names["parameters"]))
-    assert restored["w"].tolist() == [sum(range(201))] * 2
+        assert sorted(checkpoints.all_steps()) == [100, 200, 299]
+        restored = checkpoints.restore(299, args=ocp.args.StandardRestore(parameters))
+    assert restored["w"].tolist() == [sum(range(300))] * 2
     assert restored["w"].devices() == {jax.devices("cpu")[-1]}
 
 
