@@ -136,14 +136,18 @@ def test_mpirun_starts_it(alone, tmp_path):
 def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
     alone, slurm, tmp_path
 ):
-    started = train(["srun", "-n", "4", sys.executable], tmp_path / "srun", **slurm)
-    assert "0/4 {'data': 2, 'model': 2}" in started
-    assert losses(started) == alone
+    # The second time, each of two tasks stands for a node with four devices.
+    for tasks, devices, data in ((4, 1, 2), (2, 4, 4)):
+        launcher = ["srun", f"-n{tasks}", f"-c{4 // tasks}", sys.executable]
+        environment = slurm | {"JAX_NUM_CPU_DEVICES": str(devices)}
+        started = train(launcher, tmp_path / f"{tasks} tasks", **environment)
+        assert f"0/{tasks} {{'data': {data}, 'model': 2}}" in started
+        assert losses(started) == alone
 
     for name in ("train.py", "job.sbatch"):
         shutil.copy(CLUSTER / name, tmp_path)
     path = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    options = {"cwd": tmp_path, "env": os.environ | CPU | slurm | path, "text": True}
+    options = {"cwd": tmp_path, "env": os.environ | CPU | environment | path, "text": True}
 
     def do(*command):
         return subprocess.check_output(command, timeout=60, **options).strip()
@@ -154,11 +158,11 @@ def test_slurm_starts_it_and_a_batch_job_saves_after_sigterm_and_is_requeued(
             assert time.monotonic() < end, f"not {pattern!r} but {text}"
             time.sleep(0.1)
 
-    # Four processes on this node, where the script asks for one on each of two nodes.
-    resources = ("--nodes=1", "--ntasks-per-node=4")
+    # Two processes on this node, where the script asks for one on each of two nodes.
+    resources = ("--nodes=1", "--ntasks-per-node=2", "--cpus-per-task=2")
     job = do("sbatch", "--parsable", *resources, "job.sbatch", *WITHOUT_END)
     log = tmp_path / f"train-{job}.out"
-    wait_for("0/4 step 60, loss", lambda: log.read_text() if log.exists() else "")
+    wait_for("0: .* 0/2 step 60, loss", lambda: log.read_text() if log.exists() else "")
     do("scancel", "--signal=TERM", job)
     wait_for("JobState=PENDING", lambda: do("scontrol", "show", "job", job))
     assert "saved after SIGTERM" in log.read_text()
@@ -174,7 +178,8 @@ def test_the_manifest_fits_the_script():
     assert pods["serviceAccountName"] == account["metadata"]["name"]
     (container,) = pods["containers"]
     folders = [mount["mountPath"] for mount in container["volumeMounts"]]
-    assert container["command"][2] in folders
+    assert str(Path(container["command"][2]).parent) in folders
+    assert str(Path(container["env"][0]["value"]).parent) in folders  # The compiled programs.
     # Kubernetes refuses a podFailurePolicy with any other restartPolicy.
     assert pods["restartPolicy"] == "Never"
     (saved,) = spec["podFailurePolicy"]["rules"][1]["onExitCodes"]["values"]
@@ -182,30 +187,40 @@ def test_the_manifest_fits_the_script():
 
 
 @pytest.mark.parametrize(
-    ("statuses", "again"),
+    ("ends", "again"),  # Each start ends with a status, and leaves this checkpoint as the newest.
     [
-        ([0], False),
-        ([200] * 9, True),
-        ([1, 137, 1, 1], False),
-        ([1, 137, 1, 200, 1, 1, 1], True),
+        ([(0, 9)], False),
+        ([(200, 1)] * 9, True),
+        ([(2, "")] * 3, True),
+        ([(2, "")] * 4, False),
+        ([(1, 9), (137, 9), (200, 9), (1, 9)], True),
+        ([(1, 9), (137, 9), (200, 9), (1, 9), (1, 9)], False),
+        ([(1, 9), (1, 10), (1, 20), (1, 100), (1, 200)], True),
     ],
 )
-def test_a_batch_job_begins_again_unless_it_fails_four_times_in_a_row(statuses, again, tmp_path):
-    for name, last in (("srun", "exit $STATUS"), ("scontrol", "")):
-        (tmp_path / name).write_text(f'#!/bin/sh\necho "{name} $@"\n{last}\n')
+def test_a_batch_job_begins_again_unless_it_fails_four_times_without_a_new_checkpoint(
+    ends, again, tmp_path
+):
+    for name, last in (("srun", 'mkdir -p "checkpoints/$STEP"; exit $STATUS'), ("scontrol", "")):
+        (tmp_path / name).write_text(
+            f'#!/bin/sh\necho "{name} $@, $SRUN_CPUS_PER_TASK CPUs"\n{last}\n'
+        )
         (tmp_path / name).chmod(0o755)
-    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "SLURM_JOB_ID": "7"}
-    for restarts, status in enumerate(statuses):
+    path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    path |= {"SLURM_JOB_ID": "7", "SLURM_CPUS_PER_TASK": "8"}
+    (tmp_path / "checkpoints" / "1000.orbax-checkpoint-tmp").mkdir(parents=True)  # Unfinished.
+    for restarts, (status, step) in enumerate(ends):
+        run = {"SLURM_RESTART_COUNT": str(restarts or ""), "STATUS": str(status), "STEP": str(step)}
         done = subprocess.run(
             ["/bin/sh", CLUSTER / "job.sbatch", "--steps", "9"],
-            env=path | {"SLURM_RESTART_COUNT": str(restarts or ""), "STATUS": str(status)},
+            env=path | run,
             cwd=tmp_path,
             capture_output=True,
             text=True,
         )
         assert done.returncode == status
-    started = "srun --kill-on-bad-exit=1 python train.py checkpoints --steps 9\n"
-    assert done.stdout == started + "scontrol requeue 7\n" * again
+    started = "srun --label --kill-on-bad-exit=1 python train.py checkpoints --steps 9, 8 CPUs\n"
+    assert done.stdout == started + "scontrol requeue 7, 8 CPUs\n" * again
 
 
 def test_the_chapter_shows_the_files_as_they_are():

@@ -11,7 +11,7 @@ import argparse
 import logging
 import math
 import sys
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import jax
@@ -21,7 +21,8 @@ import orbax.checkpoint as ocp
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType
 
-EXAMPLES, ROWS, INPUTS, HIDDEN, RATE = 1000, 64, 8, 32, 0.05
+EXAMPLES, ROWS, INPUTS, HIDDEN = 1000, 64, 8, 32
+RATE, B1, B2 = 0.003, 0.9, 0.999  # Of Adam. Its averages are m, of gradients, and v, of squares.
 SAVED = 200  # The exit status after SIGTERM. No signal has it, and srun returns the highest.
 log = logging.getLogger("train")
 
@@ -35,29 +36,36 @@ def make_mesh():
 
 
 def draw(key):
+    """Return the first weights, and Adam's two averages of their gradients."""
     one, two = jax.random.split(key)
-    return {
+    weights = {
         "w1": jax.random.normal(one, (INPUTS, HIDDEN)) / INPUTS**0.5,
         "w2": jax.random.normal(two, (HIDDEN, 1)) / HIDDEN**0.5,
     }
+    zeros = jax.tree.map(jnp.zeros_like, weights)
+    return {"weights": weights, "m": zeros, "v": zeros}
 
 
 def begin(manager, mesh):
-    """Return how many steps are done, and the weights after them."""
+    """Return the steps done, and the state and position after them."""
     specs = {"w1": jax.P(None, "model"), "w2": jax.P("model", None)}
     layout = {w: jax.NamedSharding(mesh, spec) for w, spec in specs.items()}
+    layout = {"weights": layout, "m": layout, "v": layout}
     key = jax.random.key(0)  # The same in all processes.
     # Another process may see another folder. Process 0 looks, and tells.
     done = np.int32(manager.latest_step() or 0)
     done = int(multihost_utils.broadcast_one_to_all(done))
     if not done:
-        return 0, jax.jit(draw, out_shardings=layout)(key)
+        return 0, jax.jit(draw, out_shardings=layout)(key), (0, 0)
     like = jax.tree.map(
         lambda w, at: jax.ShapeDtypeStruct(w.shape, w.dtype, sharding=at),
         jax.eval_shape(draw, key),
         layout,
     )
-    return done, manager.restore(done, args=ocp.args.StandardRestore(like))
+    parts = {"state": ocp.args.StandardRestore(like)}
+    parts["position"] = ocp.args.JsonRestore()
+    saved = manager.restore(done, args=ocp.args.Composite(**parts))
+    return done, saved.state, saved.position
 
 
 def read(numbers):
@@ -67,27 +75,39 @@ def read(numbers):
     return np.column_stack([inputs, targets]).astype(np.float32)
 
 
-def minibatch(step, layout):
-    """Return the rows of a step, of which each process reads its own."""
-    # Counted over all examples: no process has one minibatch fewer.
-    epoch, number = divmod(step - 1, EXAMPLES // ROWS)
+def minibatch(position, layout):
+    """Return the next rows, each read by its process, and the position."""
+    epoch, row = position
     order = np.random.default_rng(epoch).permutation(EXAMPLES)
-    rows = order[number * ROWS : (number + 1) * ROWS]
-    return jax.make_array_from_callback(
-        (ROWS, INPUTS + 1), layout, lambda part: read(rows[part[0]])
+    rows = order[row : row + ROWS]
+    # JAX asks once for each device, and some devices need the same rows.
+    part = cache(lambda start, stop: read(rows[start:stop]))
+    batch = jax.make_array_from_callback(
+        (ROWS, INPUTS + 1), layout, lambda at: part(at[0].start, at[0].stop)
     )
+    # Counted over all examples: no process has one minibatch fewer.
+    row += ROWS
+    return batch, (epoch, row) if row + ROWS <= EXAMPLES else (epoch + 1, 0)
 
 
 @partial(jax.jit, donate_argnums=0)
-def train_step(weights, batch):
+def train_step(state, step, batch):
     def loss_of(weights):
         hidden = jnp.tanh(batch[:, :-1] @ weights["w1"])
         # A sum over what the model axis cuts, so say how it is to be cut.
         outputs = jnp.dot(hidden, weights["w2"], out_sharding=jax.P("data"))
         return jnp.mean((outputs - batch[:, -1:]) ** 2)
 
+    def adam(w, m, v):
+        rate = RATE * jnp.sqrt(1 - B2**step) / (1 - B1**step)
+        return w - rate * m / (jnp.sqrt(v) + 1e-8)
+
+    weights, m, v = state["weights"], state["m"], state["v"]
     loss, gradients = jax.value_and_grad(loss_of)(weights)
-    return jax.tree.map(lambda w, g: w - RATE * g, weights, gradients), loss
+    m = jax.tree.map(lambda m, g: B1 * m + (1 - B1) * g, m, gradients)
+    v = jax.tree.map(lambda v, g: B2 * v + (1 - B2) * g**2, v, gradients)
+    weights = jax.tree.map(adam, weights, m, v)
+    return {"weights": weights, "m": m, "v": v}, loss
 
 
 def train(folder, steps, save_every):
@@ -97,18 +117,20 @@ def train(folder, steps, save_every):
     keep = ocp.checkpoint_managers.LatestN(2)
     options = ocp.CheckpointManagerOptions(preservation_policy=keep)
     manager = ocp.CheckpointManager(folder.absolute(), options=options)
-    done, weights = begin(manager, mesh)
+    done, state, position = begin(manager, mesh)
     log.info("%s, from step %d on", dict(mesh.shape), done)
     preempted = False
     for step in range(done + 1, steps + 1):
-        batch = minibatch(step, by_rows)
-        # jax.P needs it. Not for more: JAX 0.7's multihost_utils fail in it.
+        batch, position = minibatch(position, by_rows)
+        # Needed for jax.P. Keep it short: JAX 0.7's multihost_utils fail in it.
         with jax.set_mesh(mesh):
-            weights, loss = train_step(weights, batch)
+            state, loss = train_step(state, step, batch)
         # True soon after one got SIGTERM, in all of them at the same step.
         preempted = multihost_utils.reached_preemption_sync_point(step)
         if preempted or step % save_every == 0 or step == steps:
-            manager.save(step, args=ocp.args.StandardSave(weights))
+            parts = {"state": ocp.args.StandardSave(state)}
+            parts["position"] = ocp.args.JsonSave(position)
+            manager.save(step, args=ocp.args.Composite(**parts))
             log.info("step %d, loss %.6f", step, loss)
         if preempted:
             break
@@ -126,7 +148,7 @@ def main():
     if not asked.alone:
         # Under a launcher that JAX does not know, it raises. Do not catch that:
         # each process would train alone, into the same folder.
-        jax.distributed.initialize()
+        jax.distributed.initialize(initialization_timeout=1800)
     rank, count = jax.process_index(), jax.process_count()
     form = f"%(asctime)s {rank}/{count} %(message)s"
     logging.basicConfig(format=form, force=True)  # Orbax has set it up, too.

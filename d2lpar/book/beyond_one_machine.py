@@ -5,7 +5,6 @@ from typing import NamedTuple
 
 import altair as alt
 import matplotlib.pyplot as plt
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
@@ -13,7 +12,7 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 
-# --- The cost of messages, and when a second process pays -----------------------------------------
+# --- The cost of messages -------------------------------------------------------------------------
 
 
 class MessageCost(NamedTuple):
@@ -43,30 +42,6 @@ class MessageCost(NamedTuple):
     def seconds(self, messages: int, size: float) -> float:
         """Return the predicted time of consecutive messages with `size` bytes in all."""
         return messages * self.alpha.median + size * self.beta.median
-
-
-def break_even(sizes: Sequence[float], speed_ups: Sequence[float]) -> float:
-    """Return the size above which a second process pays, interpolated between measured sizes.
-
-    On logarithmic scales, the speed-up last rises through 1 at that size:
-
-        speed-up    2 |                    x
-                    1 |--------------x--*-----    * is the result
-                  1/2 |  x     x
-                      +---------------------- size
-
-    If all measured sizes pay, the result is the smallest one. If the largest does not pay, the
-    last segment is continued, up to a thousand times the largest size.
-    """
-    xs, ys = np.log(sizes), np.log(speed_ups)
-    below = [index for index, y in enumerate(ys) if y < 0]
-    if not below:
-        return float(sizes[0])
-    left = min(below[-1], len(xs) - 2)
-    slope = (ys[left + 1] - ys[left]) / (xs[left + 1] - xs[left])
-    furthest = xs[-1] + np.log(1000)
-    crossing = min(xs[left] - ys[left] / slope, furthest) if slope > 0 else furthest
-    return round(float(np.exp(crossing)), 6)
 
 
 # --- A thousand machines to explore ---------------------------------------------------------------

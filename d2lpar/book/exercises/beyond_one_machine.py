@@ -1,4 +1,4 @@
-"""V, the exercises of Beyond One Machine: a mean, sums and a checkpoint of many processes."""
+"""V, the exercises of Beyond One Machine: a mean, sums, a checkpoint and rows of many processes."""
 
 import contextlib
 import math
@@ -24,7 +24,8 @@ from d2lpar.book.exercises.checking import (
 
 # --- V1. The mean of all ----------------------------------------------------------------------
 
-_NUMBERS = ([1.0, 2.0, 3.0, 6.0], [13.0])  # Process 0 has the first list.
+# Process 0 has the first array. Its sum has more than 32 bits.
+_NUMBERS = [np.array(numbers) * 10**9 for numbers in ([1, 2, 3, 6], [13])]
 _TIMEOUT = 20.0
 
 
@@ -37,7 +38,7 @@ def check_v1(mean: Callable) -> Report:
     def call():
         import jax
 
-        return mean(np.array(_NUMBERS[jax.process_index()]))
+        return mean(_NUMBERS[jax.process_index()].copy())
 
     with Workers(2) as workers:
         try:
@@ -56,7 +57,7 @@ def check_v1(mean: Callable) -> Report:
             f"Your function returned {first} in process 0 and {second} in process 1; all five "
             f"numbers have the mean {right:g}.",
             "A process knows only its own numbers, and its weight is how many it has. What must be "
-            "sent besides the sum?",
+            "sent besides the sum, and is there room for it in 32 bits, which JAX sends?",
         )
     return f"Both processes returned {right:g}, the mean of the numbers of both."
 
@@ -202,3 +203,44 @@ def _require_whole(path: Path, right: dict[str, np.ndarray], saw: str, look: str
         whole = False
     if not whole:
         raise Rejection(saw, look)
+
+
+# --- V4. Whose rows ---------------------------------------------------------------------------
+
+_EXAMPLES, _ROWS, _EPOCH = 103, 12, 8  # An epoch has eight steps of twelve rows.
+
+
+@exercise("V4")
+def check_v4(rows: Callable) -> Report:
+    """Check which examples each process reads at each step, by one, two and three processes."""
+    calls = [(s, p, n) for n in (1, 1, 2, 3) for s in range(2 * _EPOCH) for p in range(n)]
+    usage = "my_rows(examples, rows, step, process, processes)"
+    answers = call_answer(rows, [(_EXAMPLES, _ROWS, *call) for call in calls], usage)
+    read = []
+    for (step, process, processes), answer in zip(calls, answers, strict=True):
+        numbers = np.ravel(answer)
+        if len(numbers) != _ROWS // processes or not np.isin(numbers, range(_EXAMPLES)).all():
+            raise Rejection(
+                f"At step {step}, process {process} of {processes} got {shown(answer)}; it has to "
+                f"read {_ROWS // processes} of the examples 0 to {_EXAMPLES - 1}.",
+                "After how many steps is an epoch over, and what follows?",
+            )
+        read.extend(numbers)
+    alone, again, *others = np.reshape(read, (4, 2 * _EPOCH, _ROWS))
+    if (alone != again).any():
+        raise Rejection(
+            "Asked twice for the same step, your function gave different examples.",
+            "A process that was started again remembers nothing. What does it know?",
+        )
+    if (np.sort(others) != np.sort(alone)).any():
+        raise Rejection(
+            "Two or three processes do not read what one process reads at the same step.",
+            "After a restart with another number of processes, which examples are read twice? Is "
+            "there a minibatch of all, and a part of it for each process?",
+        )
+    if any(len(np.unique(epoch)) < epoch.size for epoch in np.split(alone, 2)):
+        raise Rejection(
+            "An example was read twice in an epoch.",
+            "How can all steps of an epoch share one order?",
+        )
+    return f"{2 * _EPOCH} steps read the same minibatches in one process, in two and in three."

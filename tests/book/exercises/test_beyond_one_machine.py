@@ -1,4 +1,4 @@
-"""The checks of V1 to V3: right answers, and wrong ones that a reader may well give."""
+"""The checks of V1 to V4: right answers, and wrong ones that a reader may well give."""
 
 import os
 from functools import partial
@@ -6,17 +6,18 @@ from functools import partial
 import numpy as np
 from attempts import both_tests, consuming
 
-from d2lpar.book.exercises import check_v1, check_v2, check_v3
+from d2lpar.book.exercises import check_v1, check_v2, check_v3, check_v4
 
 RIGHT, WRONG = {}, {}
 
 # --- V1. The mean of all ----------------------------------------------------------------------
 
 
-def by_sums(numbers):
+def by_sums(numbers, dtype=np.float32):
     from jax.experimental import multihost_utils
 
-    total, count = multihost_utils.process_allgather(np.array([numbers.sum(), len(numbers)])).sum(0)
+    mine = np.array([numbers.sum(), len(numbers)], dtype)
+    total, count = multihost_utils.process_allgather(mine).sum(0)
     return float(total / count)
 
 
@@ -36,7 +37,8 @@ def only_where_there_are_many(numbers):
 
 RIGHT[check_v1] = {"by sums": by_sums}
 WRONG[check_v1] = {
-    "means": (mean_of_means, "8.0 in process 0 and 8.0 in process 1"),
+    "means": (mean_of_means, "8000000000.0 in process 0 and 8000000000.0 in process 1"),
+    "wraps round": (partial(by_sums, dtype=int), "returned -153960755.2 in process 0 and -153"),
     "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is the error in that line"),
     "called by one": (
         only_where_there_are_many,
@@ -106,6 +108,31 @@ WRONG[check_v3] = {
         "did not hold the given weights",
     ),
     "no function": (3, "was given an int, which cannot be called"),
+}
+
+
+# --- V4. Whose rows ---------------------------------------------------------------------------
+
+
+def rows_of(examples, rows, step, process, processes, seed=None, cut=np.split):
+    epoch, number = divmod(step, examples // rows)
+    order = np.random.default_rng(seed or [epoch]).permutation(examples)
+    return cut(order[number * rows :][:rows], processes)[process]
+
+
+RIGHT[check_v4] = {
+    "from the step": rows_of,
+    "in turn": partial(rows_of, cut=lambda x, count: [x[p::count].tolist() for p in range(count)]),
+}
+WRONG[check_v4] = {
+    "an order each": (
+        lambda n, rows, *call: rows_of(n, rows // call[2], call[0], 0, 1, seed=1 + call[1]),
+        "do not read what one process reads",
+    ),
+    "any": (lambda *call: np.random.permutation(103)[: 12 // call[4]], "Asked twice"),
+    "drawn": (lambda *call: rows_of(12, 12, 0, *call[3:]) + call[2] // 2, "read twice in an epoch"),
+    "one epoch": (lambda *call: range(103)[12 * call[2] :][:12], r"step 8, .*range\(96, 103\)"),
+    "no numbers": (lambda *call: call[2], "At step 0, process 0 of 1 got 0;"),
 }
 
 
