@@ -13,6 +13,7 @@ from d2lpar._measure.comparison import measure
 from d2lpar._measure.waiting import wait_all
 from d2lpar._plain.format import format_seconds, plural
 from d2lpar.book.exercises.checking import (
+    LINKS,
     STEPS,
     CallLog,
     Rejection,
@@ -29,9 +30,12 @@ from d2lpar.book.exercises.checking import (
     require_number,
     require_truth,
     right_parameters,
+    shown,
+    training_loss,
     training_step,
     work,
 )
+from d2lpar.book.workloads import host_batch
 
 # --- X1. When is the shorter formula right? ---------------------------------------------------
 
@@ -107,14 +111,24 @@ def _require_formula(times: list, cases: list[tuple]) -> None:
 # --- X2. One step ahead -----------------------------------------------------------------------
 
 
+_LONG_STEP = 3  # No pause of a fixed length fits both this step and the others.
+_LONG_LINKS = 10 * LINKS
+
+
 @exercise("X2")
 def check_x2(epoch: Callable) -> Report:
     """Check an epoch that overlaps one step with the next, and no more."""
     require_asynchrony()
     right = right_parameters()[-1]  # This compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
+    jax.block_until_ready(training_step(parameters, batches[0], _LONG_LINKS))
     log = CallLog()
-    case = (log.watch("step()", training_step), parameters, list(batches))
+
+    def step(parameters, batch):
+        links = _LONG_LINKS if len(log.calls) == _LONG_STEP else LINKS
+        return training_step(parameters, batch, links)
+
+    case = (log.watch("step()", step), parameters, list(batches))
     (parameters,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
     require_all_steps(log)
     for call in log.calls:
@@ -123,7 +137,7 @@ def check_x2(epoch: Callable) -> Report:
             raise Rejection(
                 f"Step {call.number} was dispatched while steps {steps} were unfinished; at most "
                 "one may be.",
-                "Before you dispatch a step, which result must be ready?",
+                "Steps differ in length. Before you dispatch one, which result must be ready?",
             )
     if not any(call.unfinished for call in log.calls):
         raise Rejection(
@@ -194,16 +208,35 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     require_asynchrony()
     x = inputs(1, cpu())[0]
     # Of each call: the results of start(), how often start() had been called by then, which of
-    # its results were ready, and how many seconds of work were left on the device.
-    started, counts, readiness, left = [], [], [], []
+    # its results were ready, how many seconds of work were left on the device, when start()
+    # returned, and how many seconds later the answer did.
+    started, counts, readiness, left, began, held = [], [], [], [], [], []
+
+    opening: list[float] = []  # When the queue goes on.
+
+    def stand_still():
+        time.sleep(max(0.0, opening.pop(0) - time.perf_counter()) if opening else 0.0)
+        return np.float32(0)
+
+    @jax.jit  # Runs inside the call unless its argument is still being computed.
+    def held_up(x):
+        return x + jax.pure_callback(stand_still, jax.ShapeDtypeStruct((), np.float32))
+
+    jax.block_until_ready(held_up(work(x)))
 
     def starting(dependent):
         def start():
-            results = [work(x)]
+            # In the last run the queue stands still, by the clock, for longer than the answer has
+            # taken so far, and once more behind the list: a pause of any length is too short.
+            if len(held) == 2:
+                opening[:] = (time.perf_counter() + times * max(held) for times in (1.5, 4))
+            results = [held_up(work(x))]
             for _ in range(5):
                 results.append(work(results[-1] if dependent else x))
-            work(work(work(x)))  # Dropped results; three, as Python wakes up late on a busy core.
+            # Dropped results; three, as Python wakes up late on a busy core.
+            work(work(work(held_up(work(x)))))
             started.append(results)
+            began.append(time.perf_counter())
             return list(results)
 
         return start
@@ -218,12 +251,14 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         last = started[-1] if started else []
         # is_ready() of a deleted array crashes Python (jax < 0.11.2).
         readiness.append([not array.is_deleted() and array.is_ready() for array in last])
-        began = time.perf_counter()
+        returned_at = time.perf_counter()
+        if began:
+            held.append(returned_at - began[-1])
         wait_all([cpu()])
-        left.append(time.perf_counter() - began)
+        left.append(time.perf_counter() - returned_at)
 
     def run(name, function):
-        for observations in (started, counts, readiness, left):
+        for observations in (started, counts, readiness, left, began, held):
             observations.clear()
         returned = call_answer(function, cases, f"my_{name}(start)", probe=probe)
         look = "Call it once, and wait for what it returns."
@@ -236,7 +271,17 @@ def check_x4(second: Callable, everything: Callable) -> Report:
             )
         return returned
 
+    def require_waiting(name, enough):
+        if enough == [True, True, False]:
+            raise Rejection(
+                f"my_{name} returned too early in the last of three runs only, in which the "
+                "device took longer.",
+                "A pause that is long enough for one start() is too short for another. What tells "
+                "Python that the device has come so far?",
+            )
+
     returned = run("second", second)
+    require_waiting("second", [ready[1] for ready in readiness])
     if not all(ready[1] for ready in readiness):
         raise Rejection(
             "When my_second returned, the second result was not ready.",
@@ -251,6 +296,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
     for array, results in zip(returned, started, strict=True):
         require_array(array, results[1], "The result of my_second")
     returned = run("everything", everything)
+    require_waiting("everything", list(map(all, readiness)))
     if not all(map(all, readiness)):
         raise Rejection(
             "When my_everything returned, some of the results were not ready.",
@@ -263,6 +309,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
             "that it does not return.",
             "What can Python wait for, if it has no reference to a result? A queue works in order.",
         )
+    require_waiting("everything", [seconds <= max(held[:2]) for seconds in left])
     for arrays, results in zip(returned, started, strict=True):
         require_arrays(arrays, results, "all results")
     return (
@@ -314,3 +361,73 @@ def check_x5(runs_inline: Callable) -> Report:
                 "inside the call have in common?",
             )
     return f"Your function is right about {len(truth)} programs."
+
+
+# --- X6. The reused buffer --------------------------------------------------------------------
+
+# What a step was given, and where to look if its loss is wrong.
+_GIVEN = {
+    "the loader's buffer": "A step reads its batch when its turn comes, and not in the call. What "
+    "has the loader done to the buffer by then?",
+    "a JAX array": "JAX may read a buffer later, or take its memory for the array, whatever you "
+    "ask JAX for. What else can copy numbers, and has done so when Python goes on?",
+    "the numbers of another batch": "Which batch is in the buffer when you copy it?",
+    "the numbers of its batch": "Do they stay as they are until the turn of the step comes? And "
+    "does each loss stand in its place?",
+}
+
+
+@exercise("X6")
+def check_x6(training: Callable) -> Report:
+    """Check a loop whose loader refills one buffer: its losses are right, and it does not wait."""
+    require_asynchrony()
+    right = [float(training_loss(parameters)) for parameters in right_parameters()]
+    parameters, *batches = map(np.asarray, inputs(1 + STEPS, cpu()))
+    log, given = CallLog(), []
+    watched = log.watch("step()", training_step)
+    # The memory begins with a page, so JAX uses it in place: a step reads what is there later.
+    buffer = host_batch(parameters)
+
+    def loader():
+        for batch in batches:
+            buffer[...] = batch
+            yield buffer
+
+    def step(parameters, batch):
+        if isinstance(batch, jax.Array):
+            given.append("a JAX array")
+        elif np.may_share_memory(batch, buffer):
+            given.append("the loader's buffer")
+        else:
+            same = np.array_equal(batch, batches[len(given) % STEPS])
+            given.append(f"the numbers of {'its' if same else 'another'} batch")
+        new = watched(parameters, batch)
+        return new, training_loss(new)
+
+    case = (step, jax.device_put(parameters, cpu()), loader())
+    (losses,) = call_answer(training, [case], "my_losses(step, parameters, loader)")
+    require_all_steps(log)
+    if not isinstance(losses, list | tuple) or len(losses) != STEPS:
+        raise Rejection(
+            f"Your function returned {shown(losses)}, not a list of {STEPS} losses.",
+            "step() returns new parameters and a loss. What becomes of each?",
+        )
+    wrong = [
+        number
+        for number, (loss, expected) in enumerate(zip(losses, right, strict=True))
+        if not abs(require_number(loss, "Return losses.") - expected) <= 1e-4  # NaN as well.
+    ]
+    if wrong:
+        what = given[wrong[0]]
+        raise Rejection(
+            f"{len(wrong)} of {STEPS} losses are wrong. The first is that of step {wrong[0]}, "
+            f"which was given {what}.",
+            _GIVEN[what],
+        )
+    overlapping = log.require_overlap(
+        "The losses are right. Does Python have to wait for a step before the loader goes on?"
+    )
+    return (
+        f"All {STEPS} losses are right, and {overlapping} steps were dispatched while the one "
+        "before was running."
+    )

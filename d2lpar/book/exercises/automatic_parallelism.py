@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
 
 from d2lpar._jax.devices import cpu, device_name, two_devices
 from d2lpar._measure.comparison import compare
@@ -14,7 +15,9 @@ from d2lpar._plain.errors import D2lparError
 from d2lpar._plain.format import plural
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import PYTHON, Event, Timeline
+from d2lpar.book.automatic_parallelism import meetings
 from d2lpar.book.exercises.checking import (
+    LINKS,
     CallLog,
     Rejection,
     Report,
@@ -105,12 +108,7 @@ def check_y2(many: Callable) -> Report:
         return jnp.stack([_operator(x) for x in xs])
 
     right = loop()
-    (faster,) = call_answer(many, [(_operator,)], "my_many(operator)")
-    if not callable(faster):
-        raise Rejection(
-            f"my_many(operator) returned {kind_of(faster)}, not a function.",
-            "It has to return a function of the matrices, as jit and vmap do.",
-        )
+    faster = _function_from(many, (_operator,), "my_many(operator)", "matrices")
     usage = "my_many(operator)(xs)"
     (results,) = call_answer(faster, [(xs,)], usage)
     require_array(results, right, "The result of my_many(operator)(xs)")
@@ -128,6 +126,16 @@ def check_y2(many: Callable) -> Report:
             "in one call?",
         )
     return f"The results are right; a loop takes {ratio:.1f} times as long."
+
+
+def _function_from(answer: Callable, args: tuple, usage: str, argument: str) -> Callable:
+    (function,) = call_answer(answer, [args], usage)
+    if not callable(function):
+        raise Rejection(
+            f"{usage} returned {kind_of(function)}, not a function.",
+            f"It has to return a function of the {argument}, as jit and vmap do.",
+        )
+    return function
 
 
 @jax.jit
@@ -404,3 +412,76 @@ def _second_stage(x: jax.Array) -> jax.Array:
 def _right_of_both_stages(count: int, devices: tuple[jax.Device, jax.Device]) -> list[jax.Array]:
     middle = right_results(count, devices[0])
     return jax.block_until_ready([_second_stage(jax.device_put(x, devices[1])) for x in middle])
+
+
+# --- Y6. A loop for each device ---------------------------------------------------------------
+
+_ROWS = 64  # On each device; work() needs a square.
+_TURNS = 40  # About so many turns do those rows need that need more than one.
+
+
+@exercise("Y6")
+def check_y6(loop: Callable) -> Report:
+    """Check whether two devices run a loop each, and each only as long as its own rows need."""
+    devices = two_devices("cpu+cpu")
+    require_asynchrony()
+    mesh = jax.make_mesh((2,), ("data",), devices=devices)
+    draw = np.random.default_rng(0).uniform(0.95, 1.0, (_ROWS, _ROWS)).astype(np.float32)
+    few, many = 1.05 * draw, 0.9**-_TURNS * draw
+    numbers = [np.concatenate(parts) for parts in ((few, many), (many, few))]
+    split = NamedSharding(mesh, PartitionSpec("data"))
+    rows = [jax.device_put(x, split) for x in numbers]
+    right = [jax.jit(jax.vmap(_until_small))(jax.device_put(x, cpu())) for x in numbers]
+    usage = "my_loop(solve, mesh)"
+    solve_all = _function_from(loop, (_until_small, mesh), usage, "rows")
+    usage = f"{usage}(rows)"
+    results = call_answer(solve_all, [(x,) for x in rows], usage)
+    for result, expected in zip(results, right, strict=True):
+        require_array(result, expected, f"The result of {usage}")
+        parts = {shard.device: len(shard.data) for shard in result.addressable_shards}
+        if parts != dict.fromkeys(devices, _ROWS):
+            places = [f"{count} rows on {device_name(d)}" for d, count in parts.items()]
+            raise Rejection(
+                f"The result has {' and '.join(places)}; it has to have {_ROWS} on each of two.",
+                "The result is split like the rows. Which rows does a device need for its part?",
+            )
+
+    def is_early(x, first, other):
+        """Say whether one device has its rows and does other work before the other is done."""
+        parts = {shard.device: shard.data for shard in solve_all(x).addressable_shards}
+        jax.block_until_ready(work(jax.block_until_ready(parts[first])))
+        early = not parts[other].is_ready()
+        jax.block_until_ready(parts[other])
+        return early
+
+    for x, pair in zip(rows, (devices, devices[::-1]), strict=True):
+        if sum(call_answer(is_early, [(x, *pair)] * 3, usage)) < 2:
+            # One turn each: the profiler has an event for each link.
+            brief = jax.device_put(np.concatenate((few, few)), split)
+            ((_, timeline),) = call_answer(record_trace, [(solve_all, brief)], usage)
+            first, other = map(device_name, pair)
+            look = "What makes both wait: does Python, or does one device compute all rows?"
+            if met := meetings(timeline):
+                look = (
+                    f"With one turn on both, there are {plural(met, 'all-reduce')}. Of which rows "
+                    "is the condition of a loop over all of them? The loop of a device has to end "
+                    "when its own rows are done."
+                )
+            raise Rejection(
+                f"The rows on {first} need one turn of the loop and those on {other} about "
+                f"{_TURNS}, and yet both came at the same time.",
+                look,
+            )
+    return (
+        "Rows that need one turn of the loop were ready long before those on the other device, "
+        f"which need about {_TURNS}."
+    )
+
+
+def _until_small(row: jax.Array) -> jax.Array:
+    """Shrink a row by a tenth, slowly, until all of it is below one."""
+
+    def turn(row):
+        return jax.lax.fori_loop(0, 5 * LINKS, lambda _, x: (1 - 0.021 / LINKS) * x, row)
+
+    return jax.lax.while_loop(lambda row: jnp.max(row) > 1, turn, row)

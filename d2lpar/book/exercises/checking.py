@@ -450,10 +450,13 @@ LINKS = 2000  # About ten milliseconds on one core, much longer than Python take
 STEPS = 12  # Number of steps of a training loop.
 
 
-@jax.jit
-def work(x: jax.Array) -> jax.Array:
-    """Keep one core busy for a while; the result tells its inputs and their order apart."""
-    return 0.9 * x + chain(x, LINKS)
+@functools.partial(jax.jit, static_argnums=1)
+def work(x: jax.Array, links: int = LINKS) -> jax.Array:
+    """Keep one core busy for a while; the result tells its inputs and their order apart.
+
+    More links take longer and change nothing else: a long chain ends near zero.
+    """
+    return 0.9 * x + chain(x, links)
 
 
 def inputs(count: int, device: jax.Device, seed: int = 0) -> list[jax.Array]:
@@ -487,10 +490,16 @@ def ready_at_once(function: Callable, x: jax.Array) -> bool:
     return ready
 
 
-@jax.jit
-def training_step(parameters: jax.Array, batch: jax.Array) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=2)
+def training_step(parameters: jax.Array, batch: jax.Array, links: int = LINKS) -> jax.Array:
     """Stand for a step of training, which needs the parameters from the step before."""
-    return work(parameters) + batch
+    return work(parameters, links) + batch
+
+
+@jax.jit
+def training_loss(parameters: jax.Array) -> jax.Array:
+    """Stand for the loss after a step of training."""
+    return jnp.mean(jnp.abs(parameters))
 
 
 @functools.cache

@@ -1,6 +1,8 @@
-"""The checks of X1 to X5: right answers, and wrong ones that a reader may well give."""
+"""The checks of X1 to X6: right answers, and wrong ones that a reader may well give."""
 
 import functools
+import time
+from itertools import pairwise
 
 import jax
 import jax.numpy as jnp
@@ -8,9 +10,9 @@ import numpy as np
 import pytest
 from attempts import both_tests, consuming
 
-from d2lpar import InFlight, wait_all
-from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5
-from d2lpar.book.exercises.checking import ready_at_once
+from d2lpar import InFlight, measure, wait_all
+from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5, check_x6
+from d2lpar.book.exercises.checking import ready_at_once, training_step
 
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
@@ -94,6 +96,12 @@ def epoch(wait):
     return my_epoch
 
 
+def paused(step, parameters, batches):
+    # Twice as long as the first step: a pause that is long enough for most.
+    seconds = measure(training_step, parameters, batches[0]).total.median
+    return epoch(lambda *_: time.sleep(2 * seconds))(step, parameters, batches)
+
+
 def stale(step, parameters, batches):
     before = parameters
     for batch in batches:
@@ -118,6 +126,7 @@ WRONG[check_x2] = {
         epoch(lambda _, p: jax.block_until_ready(p)),
         "No step was dispatched while the one",
     ),
+    "a pause": (paused, r"while steps 3 and 4 were unfinished.*\n.*Steps differ in length"),
     "once without": (
         epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),
         "Only 1 of 12 steps.*\n.*each iteration",
@@ -196,6 +205,12 @@ def after_waiting_for(index, then=1):
 second_result = after_waiting_for(1)
 
 
+def after_a_pause(start, wait=lambda results: results):
+    results = wait(start())
+    time.sleep(1.0)
+    return results
+
+
 RIGHT[check_x4] = {
     "a sentinel": (second_result, everything_by_a_sentinel),
     "by hand": (lambda start: start().pop(1).block_until_ready(), everything_by_hand),
@@ -209,11 +224,16 @@ WRONG_SECOND = {
     ),
     "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
     "to NumPy": (lambda start: np.asarray(second_result(start)), "my_second is a NumPy ndarray"),
+    "a pause": (
+        lambda start: after_a_pause(start)[1],
+        "my_second returned too early in the last of three runs only",
+    ),
     "no start": (
         lambda start: 1.0,
         r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
     ),
 }
+TOO_EARLY = r"my_everything returned too early in the last of three runs only.*\n.*A pause that"
 WRONG_EVERYTHING = {
     "twice": (
         lambda start: start() and start(),
@@ -222,6 +242,11 @@ WRONG_EVERYTHING = {
     "the list": (
         lambda start: jax.block_until_ready(start()),
         "the device still had work for .* it does not return.\n.*no reference to a result",
+    ),
+    "a pause": (after_a_pause, TOO_EARLY),
+    "the list and a pause": (
+        lambda start: after_a_pause(start, jax.block_until_ready),
+        TOO_EARLY,
     ),
     "all that lives": (
         lambda start: (start(), jax.effects_barrier())[0],
@@ -266,6 +291,68 @@ WRONG[check_x5] = {
     ),
     "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
     "whatever has no arithmetic": (no_arithmetic, "over 100 elements runs inside"),
+}
+
+
+# --- X6. The reused buffer --------------------------------------------------------------------
+
+
+def losses_with(hand_over, wait=lambda loss: loss):
+    """Return a loop that hands each batch over in some way."""
+
+    def my_losses(step, parameters, loader):
+        losses = []
+        for batch in loader:
+            parameters, loss = step(parameters, hand_over(batch))
+            losses.append(wait(loss))
+        return losses
+
+    return my_losses
+
+
+def two_buffers(step, parameters, loader, wait=jax.block_until_ready):
+    buffers, losses = [np.empty((64, 64), np.float32) for _ in range(2)], []
+    for number, batch in enumerate(loader):
+        wait(losses[-2:-1])  # The step that has read this buffer.
+        buffers[number % 2][...] = batch
+        parameters, loss = step(parameters, buffers[number % 2])
+        losses.append(loss)
+    return losses
+
+
+def copied_too_late(step, parameters, loader):
+    losses = []
+    for batch, _ in pairwise([*loader, None]):
+        parameters, loss = step(parameters, batch.copy())
+        losses.append(loss)
+    return losses
+
+
+RIGHT[check_x6] = {
+    "a copy": losses_with(lambda batch: batch.copy()),
+    "a copy, then JAX": losses_with(lambda batch: jnp.asarray(np.array(batch))),
+    "numbers at the end": lambda *args: list(map(float, losses_with(np.array)(*args))),
+    "two buffers": two_buffers,
+}
+A_JAX_ARRAY = "losses are wrong. .* was given a JAX array.\n.*whatever you ask JAX for"
+WRONG[check_x6] = {
+    "as it is": (
+        losses_with(lambda batch: batch),
+        r"1\d of 12 losses are wrong. .* step \d, which was given the loader's buffer",
+    ),
+    "asarray": (losses_with(jnp.asarray), A_JAX_ARRAY),
+    "device_put": (losses_with(jax.device_put), A_JAX_ARRAY),
+    "never alias": (losses_with(lambda b: jax.device_put(b, may_alias=False)), A_JAX_ARRAY),
+    "a barrier": (losses_with(lambda b: b, jax.block_until_ready), "Only 0 of 12.*\n.*are right"),
+    "copied too late": (copied_too_late, "of step 0, which was given the numbers of another batch"),
+    "the last forgotten": (
+        lambda *args: losses_with(np.array)(*args)[:-1],
+        r"returned \[Array.*, not a list of 12 losses",
+    ),
+    "the sum so far": (
+        lambda *args: list(np.cumsum(losses_with(np.array)(*args))),
+        "the numbers of its batch.\n.*stand in its place",
+    ),
 }
 
 

@@ -1,4 +1,4 @@
-"""The checks of Y1 to Y5: right answers, and wrong ones that a reader may well give."""
+"""The checks of Y1 to Y6: right answers, and wrong ones that a reader may well give."""
 
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +19,7 @@ from d2lpar.book.exercises import (
     check_y3,
     check_y4,
     check_y5,
+    check_y6,
 )
 
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
@@ -342,11 +343,62 @@ WRONG[check_y5] = {
 }
 
 
+# --- Y6. A loop for each device ---------------------------------------------------------------
+
+
+def mapped_by_shards(solve, mesh):
+    rows = PartitionSpec("data")
+    return jax.shard_map(jax.vmap(solve), mesh=mesh, in_specs=rows, out_specs=rows)
+
+
+def call_for_each(solve, mesh, wait=lambda part: part):
+    solve_part = jax.jit(jax.vmap(solve))
+
+    def solve_all(rows):
+        parts = [wait(solve_part(shard.data)) for shard in rows.addressable_shards]
+        return jax.make_array_from_single_device_arrays(rows.shape, rows.sharding, parts)
+
+    return solve_all
+
+
+def on_one_device(solve, mesh):
+    solve_all = jax.jit(jax.vmap(solve))
+    return lambda rows: solve_all(jax.device_put(np.asarray(rows), mesh.devices[0]))
+
+
+RIGHT[check_y6] = {
+    "shard_map": lambda *args: jax.jit(mapped_by_shards(*args)),
+    "a call for each": call_for_each,
+}
+WRONG[check_y6] = {
+    "one loop": (
+        lambda solve, mesh: jax.jit(jax.vmap(solve)),
+        r"about 40, and yet both came at the same time.\n.*there are 2 all-reduces",
+    ),
+    "a barrier": (
+        partial(call_for_each, wait=jax.block_until_ready),
+        r"both came at the same time.\n.*What makes both wait",
+    ),
+    "one device": (on_one_device, "has 128 rows on CPU 0; it has to have 64 on each of two"),
+    "not jitted": (mapped_by_shards, "XLA compiles in each call of your function"),
+    "one turn": (
+        lambda solve, mesh: jax.jit(lambda rows: 0.9 * rows),
+        r"The result of my_loop\(solve, mesh\)\(rows\) is wrong",
+    ),
+    "its result": (
+        lambda solve, mesh: solve(jnp.ones(64)),
+        r"my_loop\(solve, mesh\) returned an ArrayImpl, not a function.\n.*of the rows",
+    ),
+}
+
+
 # --- All of them ------------------------------------------------------------------------------
 
 
 @pytest.fixture
-def one_after_the_other(monkeypatch):
+def one_after_the_other(request, monkeypatch):
+    if request.node.callspec.params["check"] is check_y6:  # It counts the all-reduces.
+        return
     # test_book.py has a real recording of calls that take turns, by the starter of Y1.
     runs = (Event("CPU 0", "work", "dot", number, number, 1) for number in range(6))
     monkeypatch.setattr(automatic_parallelism, "record_trace", recording(*runs))

@@ -1,6 +1,7 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
 import operator
+import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -107,6 +108,16 @@ def in_the_loop(read, count, readers):
     yield from map(read, range(count))
 
 
+def pausing(read, count, readers):
+    """Read as many at a time as may be ahead, and sleep before the next ones."""
+
+    def pause_and_read(number):
+        time.sleep(0.5 if number >= readers else 0)
+        return read(number)
+
+    yield from with_futures(ahead=count)(pause_and_read, count, readers)
+
+
 def drops_the_error(read, count, readers):
     def careful(number):
         try:
@@ -123,7 +134,8 @@ WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
-    "all at once": (with_futures(ahead=12), "more than 3 ahead"),
+    "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
+    "pauses": (pausing, "batch 3 had been taken, .*more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
     "error too early": (
