@@ -223,6 +223,7 @@ CAUSES = {
     "x3-begun-early": SYNCHRONOUS,
     "x4-second": SYNCHRONOUS,
     "x5-thousand-operations": SYNCHRONOUS,
+    "x6-copy-keeps-batches": SYNCHRONOUS,
     # solutions/automatic-parallelism
     "y1-overtaking": SYNCHRONOUS,
     "y2-vmap": Intervention(
@@ -233,6 +234,10 @@ CAUSES = {
         "reading the loss of the step that was just asked for", {"        float(loss)\n": ""}
     ),
     "y5-pipeline-speed-up": BARRIERS,
+    "y6-loop-for-each": Intervention(
+        "the loop for each device",
+        {"count_by_device = my_loop(count_steps, mesh)": "count_by_device = count_all"},
+    ),
     # beyond-one-machine
     "each-holds-a-part": Intervention(
         "the second process",
@@ -353,11 +358,13 @@ IN_SHORT = {
     "x3-begun-early": "X3: Without a barrier, a device begins early",
     "x4-second": "X4: Waiting for the second of ten does not wait for all",
     "x5-thousand-operations": "X5: From a thousand operations on, a program is queued",
+    "x6-copy-keeps-batches": "X6: A copy keeps a batch that JAX reads later",
     "y1-overtaking": "Y1: Only a call of another thread overtakes",
     "y2-vmap": "Y2: `vmap` pays for small matrices most",
     "y3-copies-arrive": "Y3: Copies arrive while both devices compute",
     "y4-idle": "Y4: A loop that reads each loss leaves its device idle",
     "y5-pipeline-speed-up": "Y5: Two devices run a pipeline faster than one",
+    "y6-loop-for-each": "Y6: A loop for each device spares an all-reduce a turn",
     "v2-one-message": "V2: One message for sixteen gradients is faster",
     "w1-mended": "W1: The mended benchmark sees all of the time",
     "w2-in-turn": "W2: Taken in turn, a function is about as fast as itself",
