@@ -247,6 +247,7 @@ CAUSES = {
     "x4-second": SYNCHRONOUS,
     "x5-thousand-operations": SYNCHRONOUS,
     "no-operations-in-the-call": SYNCHRONOUS,
+    "x6-copy-keeps-batches": SYNCHRONOUS,
     # solutions/automatic-parallelism
     "y1-overtaking": SYNCHRONOUS,
     "y2-vmap": Intervention(
@@ -257,6 +258,10 @@ CAUSES = {
         "reading the loss of the step that was just asked for", {"        float(loss)\n": ""}
     ),
     "y5-pipeline-speed-up": BARRIERS,
+    "y6-loop-for-each": Intervention(
+        "the loop for each device",
+        {"count_by_device = my_loop(count_steps, mesh)": "count_by_device = count_all"},
+    ),
     # beyond-one-machine
     "each-holds-a-part": Intervention(
         "the second process",
@@ -384,11 +389,13 @@ IN_SHORT = {
     "x4-second": "X4: Waiting for the second of ten does not wait for all",
     "x5-thousand-operations": "X5: From a thousand operations on, a program is queued",
     "no-operations-in-the-call": "A program of one operation runs inside the call",
+    "x6-copy-keeps-batches": "X6: A copy keeps a batch that JAX reads later",
     "y1-overtaking": "Y1: Only a call of another thread overtakes",
     "y2-vmap": "Y2: `vmap` pays for small matrices most",
     "y3-copies-arrive": "Y3: Copies arrive while both devices compute",
     "y4-idle": "Y4: A loop that reads each loss leaves its device idle",
     "y5-pipeline-speed-up": "Y5: Two devices run a pipeline faster than one",
+    "y6-loop-for-each": "Y6: A loop for each device spares an all-reduce a turn",
     "v2-one-message": "V2: One message for sixteen gradients is faster",
     "w1-mended": "W1: The mended benchmark sees all of the time",
     "w2-in-turn": "W2: Taken in turn, a function is about as fast as itself",
