@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import altair as alt
@@ -26,7 +26,8 @@ from d2lpar._measure.comparison import Comparison
 from d2lpar._measure.quantity import Quantity
 from d2lpar._measure.waiting import blocks_host
 from d2lpar._plain.format import as_table, format_seconds, in_one_line, share_bar
-from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, plot_timelines
+from d2lpar._timeline.timeline import PYTHON, Timeline
 from d2lpar.book.explore import Explorable, slider, stacked
 from d2lpar.book.workloads import Work, chain
 
@@ -394,6 +395,31 @@ def _bars(
 
 
 # --- Figures --------------------------------------------------------------------------------------
+
+
+def plot_steps(
+    timelines: Mapping[str, Timeline], program: str, first: int, last: int
+) -> list[Axes]:
+    """Draw steps of training loops on one scale, from the end of the step before the first of them.
+
+    Each step runs the program once. The runs are numbered from 0, and `first` is at least 1.
+    """
+    shown = {}
+    for title, timeline in timelines.items():
+        events = timeline.programs.events
+        runs = [e for e in events if e.program == program and not e.device.startswith(PYTHON)]
+        names = {run: f"{program} {number}" for number, run in enumerate(runs)}
+        named = [event._replace(program=names.get(event, event.program)) for event in events]
+        start = runs[first - 1].end
+        after = (
+            e._replace(start=max(e.start - start, 0), duration=e.end - max(e.start, start))
+            for e in named
+            if e.end > start
+        )
+        shown[title] = replace(timeline, events=tuple(after)).first((runs[last].end - start) / 1e9)
+    charts = plot_timelines(shown)
+    charts[-1].set_xlabel(f"time since the end of step {first - 1}, {timeline.source}")
+    return charts
 
 
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:
