@@ -342,11 +342,14 @@ def explore_pipeline() -> Explorable:
         alt.Chart(alt.sequence(1))
         .transform_calculate(**totals)
         .transform_fold(list(totals), as_=["way", "total"])
+        .transform_calculate(said="datum.way + ': ' + datum.total + ' ms.'")
         .encode(
             alt.X("total:Q", scale=scale, title="time (ms)"), alt.Y("way:N", sort=None, title=None)
         )
     )
-    numbers = total.mark_text(align="right", dx=-4, color="white").encode(text="total:Q")
+    numbers = total.mark_text(align="right", dx=-4, color="white").encode(
+        text="total:Q", description="said:N"
+    )
     parts = [
         gantt.properties(title="What works when", height=72),
         in_flight.properties(title="Queued or running", height=48),
@@ -395,6 +398,26 @@ def _bars(
 
 
 # --- Figures --------------------------------------------------------------------------------------
+
+
+def plot_two_ends() -> Axes:
+    """Draw how Python puts calls into a queue, and how a device takes them out in order."""
+    axes = plt.figure(figsize=(WIDTH, 1.55)).add_subplot(xlim=(0, 10), ylim=(-0.3, 3.2))
+    axes.set_axis_off()
+    calls = {"tanh(z)": (3.85, "model"), "y + 2": (5.1, "model"), "x @ x": (6.2, "model")}
+    ends = {"Python\n(front end)": (1, "host"), "device\n(back end)": (9, "device")}
+    for text, (x, role) in {**calls, **ends}.items():
+        edge = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLORS[role]}
+        axes.text(x, 1.9, text, ha="center", va="center", bbox=edge | {"linewidth": 1.6})
+    back = {"linestyle": "--", "connectionstyle": "bar,fraction=-0.08"}
+    for start, end, y, style in ((2, 3.1, 1.9, {}), (6.9, 8, 1.9, {}), (9, 1, 1.2, back)):
+        arrow = {"arrowstyle": "-|>", "color": "#555555", "shrinkA": 0, "shrinkB": 0} | style
+        axes.annotate("", (end, y), (start, y), arrowprops=arrow)
+    axes.text(0, 2.9, "puts calls in, and goes on")
+    axes.text(10, 2.9, "takes them out in order", ha="right")
+    axes.text(5, 0.8, "queue", ha="center")
+    axes.text(5, -0.25, "at a barrier, Python waits for a result", ha="center")
+    return axes
 
 
 def plot_steps(

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 from drawings import texts
 from fakes import FakeArray, FakeDevice
@@ -13,6 +15,7 @@ from d2lpar.book.asynchronous_computation import (
     most_unfinished,
     plot_calls,
     plot_steps,
+    plot_two_ends,
     plot_ways,
     time_held,
 )
@@ -67,6 +70,15 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
 
 
 # --- Figures ------------------------------------------------------------------------------------
+
+
+def test_the_calls_lie_between_the_two_ends_and_no_words_overlap():
+    axes = plot_two_ends()
+    axes.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    x = {text.get_text().split("\n")[0]: text.get_position()[0] for text in axes.texts}
+    assert x["Python"] < x["tanh(z)"] < x["y + 2"] < x["x @ x"] < x["device"]
 
 
 def test_the_same_steps_of_two_loops_are_numbered_and_begin_and_end_with_a_run():
