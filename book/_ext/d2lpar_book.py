@@ -254,6 +254,12 @@ def is_in(node, kinds):
 # --- The rest ---------------------------------------------------------------------------------
 
 
+def name_folds_by_their_words(app, page, template, context, doctree):
+    """Leave out a label that says "Toggle hidden content" in place of the words of each fold."""
+    if "body" in context:
+        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+
+
 def offer_the_notebooks_of_colab(app, error):
     """Let the download button give the notebook that Colab opens, without outputs."""
     for page in [] if error else sorted(app.env.found_docs):
@@ -322,5 +328,6 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
+    app.connect("html-page-context", name_folds_by_their_words)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -302,8 +302,9 @@ def quantities_table(
         low, high = quantity.interval
         finite = math.isfinite(high - low)
         bounds = _finite_bounds(predicate)
-        bar = interval_bar(low, quantity.median, high, axis, bounds) if finite else ""
-        value = format_value(quantity.median, quantity.unit)
+        value, *interval = (format_value(n, quantity.unit) for n in (quantity.median, low, high))
+        label = f"median {value}, interval {' to '.join(interval)}"
+        bar = interval_bar(low, quantity.median, high, axis, label, bounds) if finite else ""
         row = [html.escape(quantity.name), f"<b>{html.escape(value)}</b>", bar, quantity.summary]
         if predicates:
             tested = "not tested" if predicate is None else predicate.describe()

@@ -168,11 +168,12 @@ def interval_bar(
     middle: float,
     high: float,
     ends: tuple[float, float],
+    label: str,
     bounds: Iterable[float] = (),
 ) -> str:
     """Return an interval as a bar with its median, on an axis with the given ends.
 
-    The bounds of a claim are dashed lines across the bar.
+    The bounds of a claim are dashed lines across the bar. Screen readers read the label.
     """
     left, right = ends
     scale = 100 / (right - left) if right > left else 0
@@ -190,7 +191,7 @@ def interval_bar(
             'stroke="currentColor" stroke-dasharray="2.2 1.2"/>'
             for bound in bounds
         ),
-        f"median at {at(middle):.0f} % of the bar, interval {at(low):.0f} % to {at(high):.0f} %",
+        label,
     )
 
 

@@ -178,6 +178,11 @@ def _operators(graph: nx.DiGraph) -> list[int]:
     return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
 
 
+def is_copy(graph: nx.DiGraph, node: int) -> bool:
+    """Return whether a node copies an array to a device."""
+    return graph.nodes[node]["operator"] == "device_put"
+
+
 def _device_of_argument(value: Any) -> str | None:
     if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and value.committed:
         return _names(value.devices())
@@ -227,7 +232,8 @@ def layout_of(graph: nx.DiGraph) -> Layout:
     How it works. Nodes get layers, then an order within each layer, then a position across, as in
     K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures. An
     edge that skips layers passes each of them in a lane, narrower than a box; the edges of one node
-    share its lanes. Here "|" is the lane of `a` in the layer of `b`:
+    share its lanes. A copy is a dot. Here "|" is the lane of `a` in the layer
+    of `b`:
 
         layer 0    a
                   / \
@@ -255,7 +261,8 @@ def layout_of(graph: nx.DiGraph) -> Layout:
     for node in steps:
         layers[depth[node] if node in graph else node[1]].append(node)
     _sort(layers, steps)
-    room = {node: 1.0 if node in graph else 0.25 for node in steps}
+    room = {n: 1.0 if n in graph else 0.25 for n in steps}
+    room |= {node: 0.5 for node in graph if is_copy(graph, node)}
     width = max(1.0, *(sum(room[node] for node in layer) for layer in layers))
     across = _columns(layers, steps, room, width) if steps else {}
     places = {node: (across[node], -y) for y, layer in enumerate(layers) for node in layer}

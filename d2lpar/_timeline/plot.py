@@ -14,7 +14,7 @@ import numpy as np
 from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.errors import WhenUsed
 from d2lpar._plain.format import DEVICE, HOST, format_value
-from d2lpar._timeline.graph import layout_of, require_graph
+from d2lpar._timeline.graph import is_copy, layout_of, require_graph
 from d2lpar._timeline.timeline import ANNOTATION, COPY, PYTHON, Event, Timeline
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ COLORS = {
     "none": "#56B4E9",
     "other": "#999933",
     "model": "#777777",
-    "wait": "#BBBBBB",
+    "wait": "#8A8A8A",
     "annotation": "#44AA99",
 }
 """The colors of the book. Each means the same in every figure, and is safe for the color-blind.
@@ -52,7 +52,7 @@ Type of 10.5 points is then 9 pixels high on a phone, where the text is 350 pixe
 desktop, where the text is 688 pixels wide.
 """
 
-_DEVICES = {"CPU": (DEVICE, "#E69F00", "#CC79A7"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
+_DEVICES = {"CPU": (DEVICE, "#CC79A7", "#E69F00"), "GPU": ("#882255", "#F0E442", "#DDCC77")}
 
 
 def device_color(name: str) -> str:
@@ -119,8 +119,10 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
         path: Nodes of a path to be drawn bold, such as the `critical_path`.
 
     Returns:
-        The axes. Each node shows its operator and, in a graph of up to a dozen nodes, its shape. An
-        edge that skips layers leads around their boxes, unless the graph is too large to be read.
+        The axes. Each node is a box with its operator and, in a graph of up to a dozen nodes, its
+        shape; a larger graph is drawn without its inputs. A `device_put` is a dot in the color of
+        its target. An edge that skips layers leads around their boxes, unless the graph is too
+        large to be read.
 
     Raises:
         ValueError: If `graph` is not a graph.
@@ -129,7 +131,12 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     from matplotlib.path import Path
 
     detailed = len(graph) <= 12
-    width, height = (1.95, 0.7) if detailed else (1.08, 0.5)  # Inches for each box.
+    operators = {n: name for n, name in graph.nodes(data="operator") if name != "input"}
+    if not detailed:
+        graph = graph.subgraph(operators)
+    longest = max(map(len, operators.values()), default=0)
+    # Inches for each box, which is as wide as the words in it.
+    width, height = (1.95, 0.7) if detailed else (max(1.08, 0.1 * longest + 0.2), 0.5)
     layout = layout_of(graph)
     size = (max(WIDTH, width * layout.width), height * layout.height + 0.4)
     axes = plt.figure(figsize=size).add_subplot()
@@ -138,10 +145,13 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
     for edge in sorted(graph.edges, key=on_path.__contains__):  # Bold last: edges share lanes.
         # In each layer, two points: at the head and at the foot of the box, or of the lane.
         points = [(x, y + side) for x, y in layout.edges[edge] for side in (0.3, -0.3)]
+        (x, y), (x2, y2) = (layout.nodes[node] for node in edge)
+        from_dot, to_dot = (is_copy(graph, node) for node in edge)
+        points = [(x, y - 0.1)] * from_dot + points[1:-1] + [(x2, y2 + 0.1)] * to_dot
         bold = edge in on_path
         axes.add_patch(
             patches.FancyArrowPatch(
-                path=Path(points[1:-1]),
+                path=Path(points),
                 arrowstyle="-|>",
                 mutation_scale=11,
                 color="black" if bold else "#555555",
@@ -149,15 +159,17 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
             )
         )
     for node, attributes in graph.nodes.items():
-        numbers = "".join(f" {value}" for value in attributes["constants"] if np.ndim(value) == 0)
-        text = f"{attributes['name'] or attributes['operator']}{numbers}"
-        size = None if detailed or len(text) < 13 else "small"
-        if detailed:
-            text += f"\n{attributes['dtype']}{list(attributes['shape'])}"
+        x, y = layout.nodes[node]
         color = COLORS["host" if attributes["operator"] == "input" else "device"]
         if attributes["device"]:
             color = device_color(attributes["device"])
-        x, y = layout.nodes[node]
+        if is_copy(graph, node):
+            axes.plot(x, y, "o", color=color, markersize=9)
+            continue
+        numbers = "".join(f" {value}" for value in attributes["constants"] if np.ndim(value) == 0)
+        text = f"{attributes['name'] or attributes['operator']}{numbers}"
+        if detailed:
+            text += f"\n{attributes['dtype']}{list(attributes['shape'])}"
         axes.add_patch(
             patches.FancyBboxPatch(
                 (x - 0.42, y - 0.26),
@@ -169,18 +181,19 @@ def plot_graph(graph: nx.DiGraph, path: Sequence[int] = ()) -> plt.Axes:
                 linewidth=2.6 if node in path else 1.6,
             )
         )
-        axes.text(x, y, text, ha="center", va="center", size=size)
+        axes.text(x, y, text, ha="center", va="center")
     margin = max(0.0, WIDTH / width - layout.width) / 2
     axes.set(xlim=(-margin, layout.width + margin), ylim=(-layout.height + 0.5, 0.5))
     devices = sorted({device for _, device in graph.nodes(data="device")} - {None})
-    if devices:
-        handles = [
-            patches.Patch(
-                facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name
-            )
-            for name in devices
-        ]
-        axes.figure.legend(handles=handles, loc="outside upper center", ncols=len(devices))
+    handles = [
+        patches.Patch(facecolor="white", edgecolor=device_color(name), linewidth=1.6, label=name)
+        for name in devices
+    ]
+    if any(is_copy(graph, node) for node in graph):
+        (dot,) = axes.plot([], [], "o", color=COLORS["model"], markersize=9, label="copy")
+        handles.append(dot)
+    if handles:
+        axes.figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
     return axes
 
 
@@ -302,16 +315,22 @@ def _draw_timeline(
             above = [event for other in order[number + 1 :] for event in by_kind[other]]
             for bar in bars:
                 start, end = _uncovered(bar, above) if kind in annotations else (bar.start, bar.end)
-                if bar.program and end - start > longest * (0.017 * len(bar.program) + 0.003):
+                name = "waits" if bar.program and kind == "waits" else bar.program
+                # A name that does not fit is shortened to its number: "reads 7" to "7".
+                texts = name, *re.findall(r"(?<= )\d+$", name), ""
+                room = (end - start) / longest - 0.003
+                if text := next(text for text in texts if 0.017 * len(text) < room or not text):
                     axes.text(
                         (start + end) / 2e9,
                         height,
-                        "waits" if kind == "waits" else bar.program,
+                        text,
                         ha="center",
                         va="center",
                         color="white" if kind == "dispatch" else "black",
                     )
-    axes.set_yticks(range(len(rows)), rows[::-1])
+    # A thread that the program has named needs no "Python" before its name.
+    names = [re.sub(rf"^{PYTHON} (?!\d)", "", row) for row in reversed(rows)]
+    axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(-0.6, max(1, len(rows) - 1) + 0.6)
     axes.grid(axis="y", visible=False)
     if all(row.startswith(PYTHON) for row in rows):

@@ -27,6 +27,7 @@ thread for each device waits for its results, one after the other, and notes whe
 
 import contextlib
 import math
+import re
 import sys
 import tempfile
 import threading
@@ -60,11 +61,14 @@ from d2lpar._plain.errors import (
 from d2lpar._timeline.timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 
 # Names of events in the trace: the recorded call and a thread that watches results; then prefixes,
-# of a call that waits and of an annotation of the recorded function.
+# of a call that waits and of an annotation of the recorded function, before which Python's name of
+# the thread stands. (A trace has only the system's names of threads.)
 RECORDED = "d2lpar.record_trace"
 WATCHING = "d2lpar.watch_results"
 WAITING = "d2lpar.wait "
 ANNOTATED = "d2lpar.annotation "
+# The names of threads to which the program has given none.
+_UNNAMED = re.compile(r"|MainThread|(Thread|Dummy|ThreadPoolExecutor)-\d.*")
 
 # The methods of an array that wait for its value.
 _WAITS = ("block_until_ready", "item", "tolist", "__float__", "__int__", "__bool__")
@@ -86,9 +90,11 @@ def record_trace(
     Python's row shows where it dispatches, where it waits for a value (`jax.block_until_ready`,
     `float`, `int`, `bool`, `item`, `tolist`, `np.asarray`, `np.array`), and each part to which the
     function gives a name: `with jax.profiler.TraceAnnotation("read"):`. Other threads that dispatch
-    or annotate have rows of their own. Other waits leave a gap: in a function that was imported by
-    its name (`from numpy import asarray`, or `from jax import block_until_ready` for several
-    arrays), and in `memoryview`, `np.from_dlpack` or `np.exp` of an array on a CPU device.
+    or annotate have rows of their own. The row of a thread that annotates has the name that the
+    program gives to the thread, as with `ThreadPoolExecutor(3, "reader")`. Other waits leave a gap:
+    in a function that was imported by its name (`from numpy import asarray`, or `from jax import
+    block_until_ready` for several arrays), and in `memoryview`, `np.from_dlpack` or `np.exp` of an
+    array on a CPU device.
 
     Recording takes time: on a machine with two cores some 0.4 µs for each operator that runs, 2 µs
     for each call, and half a millisecond besides. So it matters where operators or calls are small:
@@ -315,7 +321,8 @@ def _named_annotations(annotation: type) -> Iterator[None]:
 
     def init(self: Any, name: str, **kwargs: Any) -> None:
         internal = annotating_module(sys._getframe(1)).startswith(("jax.", "d2lpar._"))
-        inherited(self, name if internal else ANNOTATED + name, **kwargs)
+        thread = threading.current_thread().name
+        inherited(self, name if internal else f"{ANNOTATED}{thread}\t{name}", **kwargs)
 
     annotation.__init__ = init
     try:
@@ -470,7 +477,7 @@ def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | N
     """
     events, threads, runs, waits, window = [], [], {}, [], None
     for line in lines:
-        calls, recorded = [], False
+        calls, recorded, thread = [], False, ""
         for event in line.events:
             name = event.name
             if name.startswith(("end: ", "ThreadpoolListener")):
@@ -479,7 +486,9 @@ def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | N
             if name == RECORDED:
                 window, recorded = (start, start + duration), True
             elif call := _call(name):
-                calls.append(Event("", *call, 0, start, duration))
+                before, tab, after = call[0].partition("\t")
+                thread = before if tab else thread
+                calls.append(Event("", after or before, call[1], 0, start, duration))
             else:
                 stats = dict(event.stats)
                 if "device_ordinal" not in stats:
@@ -493,14 +502,17 @@ def _host_events(lines: Iterable[Any]) -> tuple[list[Event], tuple[int, int] | N
                     waits.append((key, start, duration))
         # A thread that only waits, such as the one that watches results, gets no row.
         if any(call.operator in ("dispatch", ANNOTATION) for call in calls):
-            threads.insert(0 if recorded else len(threads), calls)
+            named = "" if recorded else thread.replace("_", " ")
+            threads.insert(0 if recorded else len(threads), (named, calls))
     for key, start, duration in waits:
         if key in runs:
             events.append(
                 Event(key[0], runs[key][0], "other threads", runs[key][1], start, duration)
             )
-    for number, calls in enumerate(threads, start=1):
-        events += _python_events(PYTHON if number == 1 else f"{PYTHON} {number}", calls)
+    for number, (named, calls) in enumerate(threads, start=1):
+        row = PYTHON if number == 1 else f"{PYTHON} {number}"
+        unnamed = _UNNAMED.fullmatch(named)
+        events += _python_events(row if unnamed else f"{PYTHON} {named}", calls)
     return events, window
 
 

@@ -134,6 +134,21 @@ class Timeline:
         recorded = replace(unrecorded, samples=(self.seconds,) * len(unrecorded.samples))
         return (recorded / unrecorded).rename("time, recorded over unrecorded")
 
+    def scaled_to(self, seconds: float) -> "Timeline":
+        """Return the timeline as long as the call takes without recording.
+
+        All times are multiplied by one factor, so order and shares are those of the recording.
+
+        Args:
+            seconds: The time of the call by the clock, such as `measure(f, x).total.median`.
+        """
+        factor = seconds / (self.elapsed or 1)
+        scaled = (
+            e._replace(start=round(factor * e.start), duration=round(factor * e.duration))
+            for e in self.events
+        )
+        return replace(self, events=tuple(scaled), seconds=seconds)
+
     def first(self, seconds: float) -> "Timeline":
         """Return the events that began in the first seconds, cut off there.
 

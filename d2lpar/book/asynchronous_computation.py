@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import altair as alt
@@ -26,7 +26,8 @@ from d2lpar._measure.comparison import Comparison
 from d2lpar._measure.quantity import Quantity
 from d2lpar._measure.waiting import blocks_host
 from d2lpar._plain.format import as_table, format_seconds, in_one_line, share_bar
-from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis
+from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, plot_timelines
+from d2lpar._timeline.timeline import PYTHON, Timeline
 from d2lpar.book.explore import Explorable, slider, stacked
 from d2lpar.book.workloads import Work, chain
 
@@ -341,11 +342,14 @@ def explore_pipeline() -> Explorable:
         alt.Chart(alt.sequence(1))
         .transform_calculate(**totals)
         .transform_fold(list(totals), as_=["way", "total"])
+        .transform_calculate(said="datum.way + ': ' + datum.total + ' ms.'")
         .encode(
             alt.X("total:Q", scale=scale, title="time (ms)"), alt.Y("way:N", sort=None, title=None)
         )
     )
-    numbers = total.mark_text(align="right", dx=-4, color="white").encode(text="total:Q")
+    numbers = total.mark_text(align="right", dx=-4, color="white").encode(
+        text="total:Q", description="said:N"
+    )
     parts = [
         gantt.properties(title="What works when", height=72),
         in_flight.properties(title="Queued or running", height=48),
@@ -396,24 +400,49 @@ def _bars(
 # --- Figures --------------------------------------------------------------------------------------
 
 
-def plot_queue() -> Axes:
-    """Draw Python, a queue of calls, and the device that takes them out."""
-    axes = plt.figure(figsize=(WIDTH, 1.5)).add_subplot()
-    axes.set(xlim=(0, 10), ylim=(0, 3))
-    axes.axis("off")
-    boxes = [(0, 2.4, "Python", "host"), (7.6, 2.4, "device: 1", "device")]
-    boxes += [(3.4 + n, 0.9, str(4 - n), "window") for n in range(3)]
-    for left, width, text, role in boxes:
-        axes.add_patch(plt.Rectangle((left, 1.2), width, 1.4, color=COLORS[role], alpha=0.85))
-        axes.text(left + width / 2, 1.9, text, ha="center", va="center", color="white")
-    for (start, end), style in (((2.4, 3.4), "-"), ((6.3, 7.6), "-"), ((8.8, 1.2), "--")):
-        height, bend = (1.9, 0) if style == "-" else (1.2, -0.18)
-        arrow = {"arrowstyle": "->", "linestyle": style, "color": COLORS["model"]}
-        arrow["connectionstyle"] = f"arc3,rad={bend}"
-        axes.annotate("", (end, height), (start, height), arrowprops=arrow)
-    axes.text(4.85, 2.75, "queue of calls", ha="center")
-    axes.text(5, 0.05, "a value, where Python waits for one", ha="center")
+def plot_two_ends() -> Axes:
+    """Draw how Python puts calls into a queue, and how a device takes them out in order."""
+    axes = plt.figure(figsize=(WIDTH, 1.55)).add_subplot(xlim=(0, 10), ylim=(-0.3, 3.2))
+    axes.set_axis_off()
+    calls = {"tanh(z)": (3.85, "model"), "y + 2": (5.1, "model"), "x @ x": (6.2, "model")}
+    ends = {"Python\n(front end)": (1, "host"), "device\n(back end)": (9, "device")}
+    for text, (x, role) in {**calls, **ends}.items():
+        edge = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": COLORS[role]}
+        axes.text(x, 1.9, text, ha="center", va="center", bbox=edge | {"linewidth": 1.6})
+    back = {"linestyle": "--", "connectionstyle": "bar,fraction=-0.08"}
+    for start, end, y, style in ((2, 3.1, 1.9, {}), (6.9, 8, 1.9, {}), (9, 1, 1.2, back)):
+        arrow = {"arrowstyle": "-|>", "color": "#555555", "shrinkA": 0, "shrinkB": 0} | style
+        axes.annotate("", (end, y), (start, y), arrowprops=arrow)
+    axes.text(0, 2.9, "puts calls in, and goes on")
+    axes.text(10, 2.9, "takes them out in order", ha="right")
+    axes.text(5, 0.8, "queue", ha="center")
+    axes.text(5, -0.25, "at a barrier, Python waits for a result", ha="center")
     return axes
+
+
+def plot_steps(
+    timelines: Mapping[str, Timeline], program: str, first: int, last: int
+) -> list[Axes]:
+    """Draw steps of training loops on one scale, from the end of the step before the first of them.
+
+    Each step runs the program once. The runs are numbered from 0, and `first` is at least 1.
+    """
+    shown = {}
+    for title, timeline in timelines.items():
+        events = timeline.programs.events
+        runs = [e for e in events if e.program == program and not e.device.startswith(PYTHON)]
+        names = {run: f"{program} {number}" for number, run in enumerate(runs)}
+        named = [event._replace(program=names.get(event, event.program)) for event in events]
+        start = runs[first - 1].end
+        after = (
+            e._replace(start=max(e.start - start, 0), duration=e.end - max(e.start, start))
+            for e in named
+            if e.end > start
+        )
+        shown[title] = replace(timeline, events=tuple(after)).first((runs[last].end - start) / 1e9)
+    charts = plot_timelines(shown)
+    charts[-1].set_xlabel(f"time since the end of step {first - 1}, {timeline.source}")
+    return charts
 
 
 def plot_calls(seconds: Sequence[float], limit: int) -> Axes:

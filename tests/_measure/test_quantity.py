@@ -225,8 +225,9 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
     assert bars_of(TINY._repr_html_()) == []  # It has no interval.
     # The axis reaches below zero if a quantity does.
     negative = Quantity("gain", (-4.0, -3, -2, -1, 1, 4))
-    ((label, _),) = bars_of(negative._repr_html_())
-    assert "interval 1 % to 99 %" in label
+    ((label, ((_, *ends), _)),) = bars_of(negative._repr_html_())
+    assert ends == [1, 98]
+    assert label == "median -1.5, interval -4 to 4"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawings import legend, style_of_the_book, svg, texts
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
@@ -59,7 +59,70 @@ def test_nodes_are_drawn_in_the_color_of_their_device_and_the_legend_names_each(
     axes = plot.plot_graph(computation_graph(program, jax.device_put(jnp.ones(2), cpu(0))))
     edges = {to_hex(box.get_edgecolor()).upper() for box in boxes(axes)}
     assert edges == {plot.device_color("CPU 0"), plot.device_color("CPU 1")}
-    assert legend(axes) == ["CPU 0", "CPU 1"]
+    assert legend(axes) == ["CPU 0", "CPU 1", "copy"]
+
+
+def test_a_copy_is_a_dot_in_the_color_of_its_target_and_a_large_graph_has_no_inputs():
+    many = jnp.ones((20, 2))
+    graph = computation_graph(lambda x, *_: jax.device_put(x + 1, cpu(1)) + 2, *many)
+    axes = plot.plot_graph(graph)
+    assert texts(axes) == ["add 1.0", "add 2.0"]
+    dot, _ = axes.lines  # The other is in the legend.
+    assert dot.get_color() == plot.device_color("CPU 1")
+    to_dot, from_dot = lines(axes)
+    (x,), (y,) = dot.get_data()
+    for end in (to_dot[-1], from_dot[0]):
+        assert math.dist(end, (x, y)) < 0.2
+
+
+def test_the_words_of_a_large_graph_are_as_large_as_all_others_and_within_their_boxes():
+    long = "-".join(["replicas[0][0]", *"abcdefghijkl"])
+    axes = plot.plot_graph(graph_of(" ".join(map("-".join, itertools.pairwise(long.split("-"))))))
+    axes.figure.draw_without_rendering()
+    for text, box in zip(axes.texts, boxes(axes), strict=True):
+        assert text.get_fontsize() == plt.rcParams["font.size"]
+        assert text.get_window_extent().width < box.get_window_extent().width
+
+
+# --- Colors -----------------------------------------------------------------------------------
+
+# Linear light as people see it who lack the cones for long, middle or short waves (G. Machado et
+# al., 2009, A Physiologically-based Model for Simulation of Color Vision Deficiency).
+SIGHT = {
+    "normal": np.eye(3),
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+
+
+def in_the_dark(color):
+    """Return a color behind the filter of the style sheet: invert(0.93) hue-rotate(180deg)."""
+    turn = [[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]]
+    return np.clip(np.dot(turn, np.clip(0.93 - 0.86 * np.array(color), 0, 1)), 0, 1)
+
+
+def light(color):
+    color = np.array(color)
+    return np.where(color > 0.04045, ((color + 0.055) / 1.055) ** 2.4, color / 12.92)
+
+
+def oklab(color, sight="normal"):
+    """Return the coordinates of a color in a space of even differences (B. Ottosson, 2020)."""
+    to_cones = [[0.412, 0.536, 0.051], [0.212, 0.681, 0.107], [0.088, 0.282, 0.630]]
+    to_lab = [[0.210, 0.794, -0.004], [1.978, -2.429, 0.451], [0.026, 0.783, -0.809]]
+    return np.dot(to_lab, np.cbrt(np.dot(to_cones, np.dot(SIGHT[sight], light(color)))))
+
+
+@pytest.mark.parametrize("seen", [np.array, in_the_dark], ids=["light", "dark"])
+def test_two_devices_differ_for_everybody_and_the_frame_of_a_wait_stands_out(seen):
+    def shade(color, alpha=1.0):
+        return seen(alpha * np.array(to_rgb(color)) + 1 - alpha)
+
+    for alpha, sight in itertools.product((0.7, 1), SIGHT):  # Bars are pale, and boxes are not.
+        first, second = (oklab(shade(plot.device_color(f"CPU {n}"), alpha), sight) for n in (0, 1))
+        assert math.dist(first, second) > 0.12
+    frame, page = (light(shade(c)) @ [0.2126, 0.7152, 0.0722] + 0.05 for c in ("#8A8A8A", "white"))
+    assert max(frame, page) / min(frame, page) > 3
 
 
 def random_graph(seed):
@@ -150,6 +213,15 @@ def test_annotations_lie_below_the_calls_inside_them_and_each_name_has_a_color()
     places = {text.get_text(): text.get_position()[0] * 1e9 for text in axes.texts}
     assert 120 < places["read #1"] < 300  # Beside the dispatch.
     assert places["step"] > 500
+
+
+def test_a_name_without_room_is_shortened_to_its_number_and_a_named_thread_is_not_called_python():
+    rows = ("Python", "Python 2", "Python reader 1")
+    events = [Event(row, "reads 12", "annotation", 0, 0, 50) for row in rows]
+    (axes,) = plot.plot_timelines({"": Timeline((*events, Event("CPU 0", "f", "", 0, 0, 1000)))})
+    assert sorted(texts(axes)) == ["12", "12", "12", "f"]
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    assert names == ["CPU 0", "reader 1", "Python 2", "Python"]
 
 
 def test_a_bar_however_short_is_seen_and_told_from_those_beside_it():

@@ -2,6 +2,7 @@ import functools
 import itertools
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import jax
 import numpy as np
@@ -261,6 +262,21 @@ def test_annotations_of_the_recorded_function_are_shown_in_the_row_of_their_thre
     assert names(run.row(f"{PYTHON} 2"), "dispatch") == ["work"]
     assert names(run.row(f"{PYTHON} 2"), "wait") == []
     assert names(run.row(PYTHON), "dispatch")[0] == "work"
+
+
+def test_the_row_of_a_thread_has_the_name_that_the_program_gave_it():
+    def read(_):
+        with TraceAnnotation("read #1"):
+            ready.wait()  # Both threads have to be there.
+
+    def function():
+        with ThreadPoolExecutor(2, "reader") as readers:
+            list(readers.map(read, range(2)))
+
+    ready = threading.Barrier(2)
+    _, run = record_trace(function)
+    assert run.rows == (f"{PYTHON} reader 0", f"{PYTHON} reader 1")
+    assert names(run.events, "annotation") == ["read #1", "read #1"]
 
 
 def everything_replaced():

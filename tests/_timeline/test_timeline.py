@@ -95,6 +95,13 @@ def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():
     assert whole.first(1).events == whole.events
 
 
+def test_a_recording_is_scaled_to_the_length_that_the_clock_says():
+    scaled = timeline(event("CPU 0", 10, 20), event("CPU 0", 30, 40)).scaled_to(20e-9)
+    assert spans(scaled.events) == [("f", 5, 10), ("f", 15, 20)]
+    assert (scaled.elapsed, scaled.seconds) == (20e-9, 20e-9)
+    assert timeline().scaled_to(1).events == ()
+
+
 def test_how_much_slower_a_recording_was_is_its_time_over_that_of_each_call_without():
     recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
     slower = recorded.slowdown(Quantity("step, total", (0.2, 0.3, 0.1, 0.2, 0.2, 0.2), "s"))

@@ -1,8 +1,11 @@
+import itertools
+
 import pytest
 from drawings import texts
 from fakes import FakeArray, FakeDevice
 from matplotlib.colors import to_hex
 from tables import cells_of
+from timelines import event, timeline
 
 from d2lpar import COLORS, Quantity, compare
 from d2lpar.book.asynchronous_computation import (
@@ -11,6 +14,8 @@ from d2lpar.book.asynchronous_computation import (
     Pipeline,
     most_unfinished,
     plot_calls,
+    plot_steps,
+    plot_two_ends,
     plot_ways,
     time_held,
 )
@@ -65,6 +70,31 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
 
 
 # --- Figures ------------------------------------------------------------------------------------
+
+
+def test_the_calls_lie_between_the_two_ends_and_no_words_overlap():
+    axes = plot_two_ends()
+    axes.figure.draw_without_rendering()
+    boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
+    assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
+    x = {text.get_text().split("\n")[0]: text.get_position()[0] for text in axes.texts}
+    assert x["Python"] < x["tanh(z)"] < x["y + 2"] < x["x @ x"] < x["device"]
+
+
+def test_the_same_steps_of_two_loops_are_numbered_and_begin_and_end_with_a_run():
+    def loop(period):
+        return timeline(
+            event("Python", 0, 1, "step", "dispatch"),
+            *(event("CPU 0", n * period, n * period + 10, "step", "", n) for n in range(6)),
+            event("CPU 0", period + 10, period + 12, "other", "", 9),
+        )
+
+    axes = plot_steps({"slow": loop(30), "fast": loop(20)}, "step", 2, 4)
+    assert [texts(chart) for chart in axes] == [["step 2", "step 3", "step 4"]] * 2
+    shown = [chart.collections[0].get_paths() for chart in axes]
+    last = [max(path.get_extents().x1 for path in paths) for paths in shown]
+    assert last == pytest.approx([90e-9, 60e-9])
+    assert "since the end of step 1" in axes[-1].get_xlabel()
 
 
 def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():

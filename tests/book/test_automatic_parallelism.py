@@ -189,14 +189,17 @@ def test_a_watched_copy_starts_at_its_request_after_its_run_and_after_the_copy_b
     assert [(e.start, e.end) for e in by_profiler.row("CPU 1")] == seen
 
 
-def test_the_least_disturbed_of_several_recordings_is_shown(monkeypatch):
+def test_of_several_recordings_one_with_most_copies_below_runs_is_shown_the_least_disturbed(
+    monkeypatch,
+):
     recordings = [
-        timeline(*CHAINS, *copies((10, 20), (30, 90))),  # Seen late.
-        timeline(*CHAINS, *copies((10, 15), (30, 35))),
-        timeline(*CHAINS, *copies((10, 15), (95, 100))),  # Begun late.
+        timeline(*CHAINS, *copies((20, 25), (30, 90))),  # Seen late.
+        timeline(*CHAINS, *copies((20, 25), (30, 35))),
+        timeline(*CHAINS, *copies((20, 25), (95, 100))),  # Begun late.
+        timeline(*CHAINS, *copies((30, 31), (31, 32))),
     ]
     recorded = iter(recordings)
     monkeypatch.setattr(
         automatic_parallelism, "record_trace", lambda function: (None, next(recorded))
     )
-    assert record_copies(print, times=3) == numbered(recordings[1])
+    assert record_copies(print, times=4) == numbered(recordings[1])

@@ -162,6 +162,12 @@ def texts_of(html):
     return {page: unescape(page.read_text(encoding="utf-8")) for page in pages}
 
 
+def test_a_fold_is_announced_by_its_own_words(html):
+    folds = [page for page, text in texts_of(html).items() if "<summary>" in text]
+    assert len(folds) > 5
+    assert not [page for page in folds if "Toggle hidden content" in page.read_text("utf-8")]
+
+
 def test_no_page_is_built_that_these_tests_do_not_know(html):
     built = {str(page.relative_to(html).with_suffix("")) for page in texts_of(html)}
     assert built == {*PAGES, *MADE_BY_SPHINX, "index"}  # The index leads to the first page.
@@ -211,6 +217,7 @@ def test_the_pipeline_answers_to_its_sliders(visit):
         tab.locator(".vega-bind", has_text="limit").locator("input[type=range]").focus()
         for key, expected in (("Home", barrier), ("End", free)):
             tab.keyboard.press(key)
+            tab.get_by_role("img", name=f"with the limit: {expected:g} ms").wait_for()
             assert [*map(float, texts.all_text_contents())] == [barrier, expected, free]
         assert tab.wrong == []
 
