@@ -50,6 +50,7 @@ def test_each_sentence_stands_on_its_page(page, sentences, code):
     assert [sentence for sentence in sentences if sentence not in text] == []
 
 
+@pytest.mark.timed
 @pytest.mark.filterwarnings("default")  # A reader's Python shows a warning, and goes on.
 @pytest.mark.parametrize(("page", "sentences", "code"), ENTRIES)
 def test_each_experiment_can_fail_and_does_not(page, sentences, code, run_python):
