@@ -21,7 +21,9 @@ NO_SIXTEEN_MESSAGES = Intervention(
 UNMENDED = Intervention(
     "reading ahead, and reading the loss later",
     {
-        "losses.append(loss)\n    return": "losses.append(float(loss))\n    return",
+        "append(loss)\n    return parameters, losses": (
+            "append(float(loss))\n    return parameters, losses"
+        ),
         "fixed_loop(parameters, read_ahead(), 3)": "fixed_loop(parameters, one_by_one(), 3)",
     },
 )

@@ -19,18 +19,6 @@ from d2lpar.book.results import outputs_of
 # The version of Vega-Lite that Altair writes, as vl_convert names it.
 VERSION = ".".join(altair.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
 SCRIPT = "vega-embed.js"
-# Screen readers get the chart as a picture, whose text ends with the numbers in it as they are now.
-DESCRIBE = """({view}) => {
-  const chart = view.container(), said = chart.ariaLabel;
-  const describe = () => {
-    const numbers = chart.querySelectorAll(".mark-text.role-mark [aria-label]");
-    const label = [said, ...[...numbers].map(of => of.ariaLabel)].join(" ");
-    Object.assign(chart.querySelector("svg"), {role: "img", ariaLabel: label});
-  };
-  for (const of of ["role", "aria-label", "aria-roledescription"]) chart.removeAttribute(of);
-  chart.addEventListener("input", () => view.runAsync().then(describe));
-  describe();
-}"""
 
 
 class ShowFirst(SphinxTransform):
@@ -96,9 +84,8 @@ class PutExplorables(SphinxTransform):
         uri = f"/{path.relative_to(self.app.srcdir).as_posix()}"  # From the root, for any page.
         image = nodes.image(uri=uri, alt=spec["description"])
         chart = json.dumps(spec).replace("</", r"<\/")  # It would end the script.
-        embed = (
-            f'vegaEmbed("#{name}", {chart}, {{actions: false, renderer: "svg"}}).then({DESCRIBE})'
-        )
+        options = '{actions: false, renderer: "svg"}'
+        embed = f'vegaEmbed("#{name}", {chart}, {options}).then(describeChart)'
         script = f'<script>addEventListener("DOMContentLoaded", () => {embed})</script>'
         return [
             nodes.container("", image, ids=[name], classes=["d2lpar-explorable"]),
@@ -123,7 +110,8 @@ def write_script(app, error):
     if not error:
         libraries = vl_convert.javascript_bundle(vl_version=VERSION)
         # A function keeps their global names apart from the names of Sphinx.
-        wrapped = f"(() => {{{libraries}\n}})()"
+        ours = Path(__file__).with_name("describe-chart.js").read_text(encoding="utf-8")
+        wrapped = f"(() => {{{libraries}\n}})();\n{ours}"
         Path(app.outdir, "_static", SCRIPT).write_text(wrapped, encoding="utf-8")
 
 

@@ -101,16 +101,15 @@ def in_the_dark(color):
     return np.clip(np.dot(turn, np.clip(0.93 - 0.86 * np.array(color), 0, 1)), 0, 1)
 
 
-def light(color):
-    color = np.array(color)
-    return np.where(color > 0.04045, ((color + 0.055) / 1.055) ** 2.4, color / 12.92)
-
-
 def oklab(color, sight="normal"):
     """Return the coordinates of a color in a space of even differences (B. Ottosson, 2020)."""
     to_cones = [[0.412, 0.536, 0.051], [0.212, 0.681, 0.107], [0.088, 0.282, 0.630]]
     to_lab = [[0.210, 0.794, -0.004], [1.978, -2.429, 0.451], [0.026, 0.783, -0.809]]
-    return np.dot(to_lab, np.cbrt(np.dot(to_cones, np.dot(SIGHT[sight], light(color)))))
+    return np.dot(to_lab, np.cbrt(np.dot(to_cones, np.dot(SIGHT[sight], linear(color)))))
+
+
+def linear(color):
+    return np.where(color > 0.04045, ((color + 0.055) / 1.055) ** 2.4, color / 12.92)
 
 
 @pytest.mark.parametrize("seen", [np.array, in_the_dark], ids=["light", "dark"])
@@ -119,9 +118,10 @@ def test_two_devices_differ_for_everybody_and_the_frame_of_a_wait_stands_out(see
         return seen(alpha * np.array(to_rgb(color)) + 1 - alpha)
 
     for alpha, sight in itertools.product((0.7, 1), SIGHT):  # Bars are pale, and boxes are not.
-        first, second = (oklab(shade(plot.device_color(f"CPU {n}"), alpha), sight) for n in (0, 1))
-        assert math.dist(first, second) > 0.12
-    frame, page = (light(shade(c)) @ [0.2126, 0.7152, 0.0722] + 0.05 for c in ("#8A8A8A", "white"))
+        devices = (shade(plot.device_color(name), alpha) for name in ("CPU 0", "CPU 1"))
+        assert math.dist(*(oklab(color, sight) for color in devices)) > 0.12
+    colors = plot.COLORS["wait"], "white"
+    frame, page = (linear(shade(color)) @ [0.213, 0.715, 0.072] + 0.05 for color in colors)
     assert max(frame, page) / min(frame, page) > 3
 
 
