@@ -51,7 +51,7 @@ book:  ## build the book if something has changed; a false claim or a warning st
 	    python .ci/build_book.py $(if $(FORCE),--force)
 
 test: lint book  ## lint, build the book, then run all tests
-	$(run) python -m pytest -m "not timed" --dist loadgroup --numprocesses 3  # Many tests wait.
+	$(run) python -m pytest -m "not timed and not weekly" --dist loadgroup --numprocesses 3  # Many tests wait.
 	$(run) python -m pytest -m timed
 
 lint:  ## check style, formatting and the layers of the package

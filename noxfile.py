@@ -21,7 +21,8 @@ def matrix(session: nox.Session, jax: str) -> None:
     session.install("--upgrade", "--group", "test", "--editable", ".[book]", jax)
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     package = f"--ignore={BUILT}"
-    session.run("pytest", "-m", "not timed", "--dist", "loadgroup", "--numprocesses", "2", package)
-    session.run("pytest", "-m", "timed", package)
+    parallel = "--dist", "loadgroup", "--numprocesses", "2"
+    session.run("pytest", "-m", "not timed and not weekly", *parallel, package)
+    session.run("pytest", "-m", "timed or weekly", package)
     for notebook in sorted(Path("book").rglob("*.ipynb")):
         session.run("python", "evidence/run_notebook.py", str(notebook))
