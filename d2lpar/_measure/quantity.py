@@ -333,8 +333,8 @@ def exact(name: str, value: float, unit: str = "") -> Quantity:
         unit: `"s"`, `"B"`, or `""`.
 
     Returns:
-        A quantity whose interval is that value alone. Exact seconds can be shown, but not compared:
-        they were measured. A ratio or difference of them counts as seen once.
+        A quantity whose interval is that value alone. Exact seconds can be shown, but not compared,
+        since they were measured. A ratio or difference of them counts as seen once.
 
     Example:
         >>> exact("operators", 4)
