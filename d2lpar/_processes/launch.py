@@ -120,7 +120,7 @@ def run_in_worker(script: Script, json: Path | None, hang_dir: Path | None) -> E
     if status:
         error = SystemExit(status)
         for frame in script.exited_at:
-            if owner_of(frame.filename) == "user":
+            if owner_of(frame.filename) == "user" and frame.line:
                 line = [frame.filename, frame.lineno, frame.line]
                 error.__notes__ = [f"It exited at {with_code(line)}"]
         raise error

@@ -128,7 +128,7 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
             f"took {ms['a thousand increments, scan']:.0f} ms",
             f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
             f"a megabyte for each step, took {window:.1f} times as long",
-            f"learned from {loop['gain']:.1f} times as many examples",
+            f"was {loop['gain']:.1f} times as fast",
             f"{loop['after']:%} of the time instead of {loop['before']:%}",
         ],
         "measuring-asynchronous-code": [call, rates],
