@@ -80,6 +80,10 @@ CAUSES = {
     "one-sum-trains-faster": NO_ONE_SUM,
     "one-sum-same-weights": NO_ONE_SUM,
     "one-core-gains-nothing": Intervention("the one core", {"with on_one_core():\n": "if True:\n"}),
+    "condition-met-in-each-turn": Intervention(
+        "the condition for all devices (a loop for each device instead)",
+        {'"by sharding": lambda: roots(': '"by sharding": lambda: roots_by_device('},
+    ),
     "fork-speed-up": BARRIERS,
     "chains-overlap": BARRIERS,
     "large-products-do-not-overlap": Intervention(
@@ -340,6 +344,7 @@ IN_SHORT = {
     "one-sum-same-weights": "Split or not, a step gives the same weights",
     "one-core-gains-nothing": "On one core, two devices gain next to nothing",
     "small-minibatches-do-not-pay": "With small minibatches two devices do not pay",
+    "condition-met-in-each-turn": "Sharded, a loop with a condition synchronizes in each turn",
     "fork-speed-up": "Two devices run the fork faster than one",
     "chains-overlap": "Chains on two devices overlap",
     "large-products-do-not-overlap": "Large products on two CPU devices hardly overlap",
