@@ -119,10 +119,13 @@ def run_in_worker(script: Script, json: Path | None, hang_dir: Path | None) -> E
     gc.collect()
     if status:
         error = SystemExit(status)
-        for frame in script.exited_at:
-            if owner_of(frame.filename) == "user" and frame.line:
-                line = [frame.filename, frame.lineno, frame.line]
-                error.__notes__ = [f"It exited at {with_code(line)}"]
+        lines = [
+            [frame.filename, frame.lineno, frame.line]
+            for frame in script.exited_at
+            if owner_of(frame.filename) == "user" and frame.line
+        ]
+        if lines:
+            error.add_note(f"It exited at {with_code(lines[-1])}")
         raise error
     return ended
 
