@@ -354,7 +354,7 @@ IN_SHORT = {
     "gpu-copies-hide": "Copies from a GPU to pinned memory hide behind computing",
     "update-before-backward-ends": "Weights are updated before the backward pass ends",
     "step-by-hand-pays": "A step by hand on two devices is faster than on one",
-    "step-by-hand-agrees": "The step by hand gives the weights of the compiler's",
+    "step-by-hand-agrees": "The step by hand gives the weights of one device",
     "each-holds-a-part": "Each process holds its part of an array",
     "straggler-holds-all": "One process that is late holds all",
     "each-message-costs-alpha": "Each message costs a latency",
