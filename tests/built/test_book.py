@@ -135,7 +135,7 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
         "automatic-parallelism": [
             rates,
             f"with a score of {late:.1f} on that H200",
-            f"right behind its product, of {early:.2f},",
+            f"the score was {early:.2f}.",
         ],
         "in-your-own-code": [f"before and after both recipes: {recipes:.2f} times as fast."],
     }
