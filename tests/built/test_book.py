@@ -164,6 +164,21 @@ def test_a_fold_has_a_title_and_no_fold_beside_it(path):
             assert re.match(r"Code: \w+ \w+", titles.get(title, "")), cell.source
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_chapter_says_how_long_it_takes_without_its_exercises(html, path):
+    text = path.read_text().partition("\n## Exercises")[0]
+    prose = re.sub(r"<details>.*?</details>|\]\([^)]*\)", "", text, flags=re.DOTALL)
+    code = r"^```\S*(?: ipython3)?\n(?!---|:tags: .*(?:remove|hide)-)(.*?)^```$"
+    shown = "".join(re.findall(code, prose, re.MULTILINE | re.DOTALL))
+    words = re.sub(r"^```.*?^```$", "", prose, flags=re.MULTILINE | re.DOTALL).split()
+    table = re.sub(r"<[^>]+>", " ", (html / "book" / "evidence.html").read_text())
+    seconds = float(re.search(rf"book/{path.stem}\s[-\d\s:]+force\s+([\d.]+)", table)[1])
+    # Technical prose at 150 words a minute, and three seconds for each line of code.
+    minutes = len(words) / 150 + len(re.findall(r"^.*\S", shown, re.MULTILINE)) / 20 + seconds / 60
+    stated = re.search(r"^\*About (\d+) minutes, without the exercises\.\*", text, re.MULTILINE)
+    assert abs(int(stated[1]) - minutes) < 5
+
+
 @pytest.mark.parametrize("path", sorted(BOOK.rglob("*.md")), ids=lambda p: str(p.relative_to(BOOK)))
 def test_no_line_of_prose_is_taken_for_a_comment_or_for_the_item_of_a_list(path):
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
