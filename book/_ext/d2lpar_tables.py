@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-from itertools import chain, compress
+from itertools import chain, compress, repeat
 from pathlib import Path
 
 import d2lpar_runs as runs
@@ -59,18 +59,15 @@ def claims_table(app, docname, _):
         for name, known in by_machine.items():
             cells = [number_of(known.get(c.key), b) for c, b in zip(claims, bounds, strict=True)]
             share = f"verdict on {(judged := sum(map(is_judged, cells)))} of {len(claims)}"
-            if known is next(iter(by_machine.values())):
-                header.append(name)
-            elif 2 * judged >= len(claims):
-                header.append([[nodes.Text(name)], [nodes.Text(share)]])
-            else:
-                rows = zip([claim_link(app, docname, page, c) for c in claims], cells, strict=True)
-                numbers = [
-                    ([[link]], cell) for link, cell in rows if is_judged(cell) or "\u2020" in cell
-                ]
-                rest += [f"{title}, {name}: {share}", *numbers]
+            here = name == "this build"
+            if here or 2 * judged >= len(claims):
+                header.append(name if here else [[nodes.Text(name)], [nodes.Text(share)]])
+                columns.append(cells)
                 continue
-            columns.append(cells)
+            rest.append(f"{title}, {name}: {share}")
+            for claim, cell in zip(claims, cells, strict=True):
+                if is_judged(cell) or "\u2020" in cell:
+                    rest.append(([[claim_link(app, docname, page, claim)]], cell))
         header.append("Held in repeated runs")
         columns.append([held_in(repeated, claim) for claim in claims])
         fold = f"{title} ({in_words(Counter(short(claim.verdict) for claim in claims))})"
@@ -90,16 +87,15 @@ def is_judged(cell):
 def held_in(repeated, claim):
     """Return how often a claim held under each condition, and below how far it was from failing.
 
-    A distance from 0 has no percentage, so beside other bounds it is left out, and alone it is
-    shown as a number.
+    A bound of 0 has no percentage: the number itself is shown, or another comparison.
     """
+    bounded = [p.low != 0 or p.high != 0 for p in claim.predicates] or repeat(True)
 
     def how_far(margins):
-        bounded = [p.low != 0 or p.high != 0 for p in claim.predicates]
-        if any(bounded) or not bounded:
-            return runs.repeats.worst([list(compress(run, bounded or run)) for run in margins])
-        least = min(map(min, margins))
-        return f"{format_value(least, claim.predicates[0].quantity.unit)} at worst"
+        if not any(bounded):
+            unit = claim.predicates[0].quantity.unit
+            return f"{format_value(min(map(min, margins)), unit)} at worst"
+        return runs.repeats.worst([list(compress(run, bounded)) for run in margins])
 
     by_condition = [runs.repeats.how_often(pages, claim.key, how_far) for pages in repeated]
     cell = []
@@ -228,8 +224,8 @@ def causes_table(app, docname, _):
         rows.append(f"{title} ({run['date']}, at commit {run['commit']})" if run else title)
         for claim in claims:
             result = kept.get(claim.key, {})
-            decides = which_decides(result.get("without"))
-            with_it, without = (tested(result.get(side), decides) for side in ("with", "without"))
+            sides = [result.get(side) for side in ("with", "without")]
+            with_it, without = (tested(side, sides[1]) for side in sides)
             link = [[claim_link(app, docname, page, claim)]]
             rows.append((link, with_it, result.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
@@ -238,16 +234,10 @@ def causes_table(app, docname, _):
     return [paragraph, table("causes", header, rows, stacked=True)]
 
 
-def which_decides(without):
-    """Return the places of a claim's comparisons: first of those that fail without the cause."""
-    measured = without["measured"] if without else []
-    return sorted(range(len(measured)), key=lambda i: not measured[i].endswith(": fails"))
-
-
-def tested(side, order):
+def tested(side, without):
     """Return the cell of a claim that was tested, with its cause or without.
 
-    `order` has the places of the comparisons in the order in which to show them.
+    The comparisons that fail without it come first.
     """
     if not side:
         return "not tested yet"
@@ -256,7 +246,9 @@ def tested(side, order):
         words.append(nodes.Text(f": needs {side['needs']}"))
     if side["tries"] > 1:
         words.append(nodes.Text(f" (when tried {side['tries']} times)"))
-    return [words, *(with_code(side["measured"][place]) for place in order)]
+    lines = zip(without["measured"], side["measured"], strict=True)
+    in_order = sorted(lines, key=lambda line: not line[0].endswith("fails"))
+    return [words, *(with_code(line) for _, line in in_order)]
 
 
 def repeats_table(app, docname, _):
