@@ -93,7 +93,7 @@ def links_in(table):
 
 
 def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page):
-    counts, fold, _ = page("claims_table")
+    counts, fold, rest = page("claims_table")
     assert counts.astext() == "Claims: 5 (holds: 4, cannot be tested: 1)."
     assert fold.astext().startswith("Page One (holds: 4, cannot be tested: 1)")
     header, fork, count, copy, lead, new = cells_of(fold)
@@ -107,16 +107,13 @@ def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page
     assert copy[:3] == ["It copies.\n\ngain: >\u00a01", "not testable", "2 \u2713"]
     assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.
     assert new[1:] == ["2 \u2713", "2 \u2713", "not run\n\n"]
+    title, known = cells_of(rest)[1:]  # A record with a verdict on less than half of the page.
+    assert title == ["Page One, Xeon, 2 cores: verdict on 1 of 5"]
+    assert known == ["It leads.", "20\u00a0ms \u2713"]
     claims = FORK, COUNT, COPY, LEAD, NEW
     assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
         assert f' id="{claim.anchor}"' in claim._repr_mimebundle_()["text/html"]
-
-
-def test_a_record_with_a_verdict_on_less_than_half_of_a_page_is_in_the_last_fold(page):
-    *_, fold = page("claims_table")
-    assert cells_of(fold)[1] == ["Page One, Xeon, 2 cores: verdict on 1 of 5"]
-    assert cells_of(fold)[2:] == [["It leads.", "20\u00a0ms \u2713"]]
 
 
 def test_claims_with_their_cause_and_without_are_drawn_on_a_scale_and_counts_apart(page):
