@@ -243,7 +243,7 @@ CAUSES = {
     ),
     "x2-in-time": Intervention(
         "the step ahead",
-        {"limit = None if k is None else k + 1 ": "limit = None if k is None else 1 "},
+        {"limit = None if k is None else k + 1\n": "limit = None if k is None else 1\n"},
     ),
     "x3-begun-early": SYNCHRONOUS,
     "x4-second": SYNCHRONOUS,

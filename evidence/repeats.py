@@ -30,7 +30,8 @@ from d2lpar.book.results import outputs_of
 
 FILE = ROOT / "book" / "evidence" / "repeats.csv"
 COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
-TOTALS = ["Days", "Commits", "Runs of a page", "Runs in which all held", "All pages together"]
+TOTALS = ["Days", "Commits", "Runs of a page", "Runs in which all held"]
+ENOUGH = 5  # runs of each page for an estimate
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
@@ -132,22 +133,23 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
     """Return the columns of `TOTALS` for the runs of some pages under one condition.
 
     Pages are repeated one by one and a build runs them all, so the rates of the pages are
-    multiplied.
+    multiplied where each page has `ENOUGH` runs.
     """
     rows = [row for page in runs.values() for row in page]
     days = sorted({row["date"] for row in rows})
     counts = sorted({len(page) for page in runs.values()})
     held = {page: sum(map(all_held, rows)) for page, rows in runs.items()}
     rates = [held[page] / len(rows) for page, rows in runs.items()]
-    estimate = f"{100 * math.prod(rates):.0f} %" if counts[0] > 1 else "too few runs"
     others = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
-    missing = plural(len(pages) - len(runs), "page")
+    if counts[0] >= ENOUGH:
+        others.append(f"all pages together: {100 * math.prod(rates):.0f} %")
+    if missing := len(pages) - len(runs):
+        others.append(f"without {plural(missing, 'page')} that did not run")
     return [
         " to ".join(dict.fromkeys([days[0], days[-1]])),
         ", ".join(f"`{commit}`" for commit in sorted({row["commit"] for row in rows})),
         " to ".join(map(str, dict.fromkeys([counts[0], counts[-1]]))),
         "; ".join([f"{sum(held.values())} of {len(rows)}", *others]),
-        estimate + f", without {missing} that did not run" * (len(runs) < len(pages)),
     ]
 
 

@@ -124,7 +124,7 @@ def table(app, docname, stem):
     for name, lines in GROUPS.items():
         measured = [line for line in lines if any(times_of(data, line[1:]))]
         rows += [name] * bool(measured) + [cells_of(data, *line) for line in measured]
-    header = ("Work", "PyTorch", "JAX", "Ratio")
+    header = ("Work", "PyTorch", "JAX", "PyTorch / JAX (below 1: PyTorch is faster)")
     versions = ", ".join(f"{name} {version}" for name, version in data["versions"].items())
     steps = f"{data['training steps']} steps of training"
     line = f"{data['machine']}; {versions}; {data['date']}; {steps}."

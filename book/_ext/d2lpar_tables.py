@@ -2,7 +2,7 @@
 
 from collections import Counter
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, compress, repeat
 from pathlib import Path
 
 import d2lpar_runs as runs
@@ -32,7 +32,9 @@ SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive
 def claims_table(app, docname, _):
     """Return how many claims there are, and for each page a fold with a table of its own.
 
-    The table has each claim on each machine, and how often the claim held in repeated runs.
+    The table has each claim on this machine and on each whose record has a verdict for half of the
+    page's claims or more, and how often the claim held in repeated runs. A last fold has the
+    numbers of the other records.
     """
     repeated = [pages for by_page in runs.repeated(app).values() for pages in by_page.values()]
     by_machine = {
@@ -40,29 +42,62 @@ def claims_table(app, docname, _):
         for results in runs.machines(app)
     }
     by_machine = {name: claims for name, claims in by_machine.items() if claims}
-    header = ("Claim", *by_machine, "Held in repeated runs")
     verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
     content = [
         nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")
     ]
+    rest = []
     for page, claims in claims_by_page(app):
-        rows = []
+        title, titles, bounds = app.env.titles[page].astext(), [], []
         for claim in claims:
-            on_machines = [known.get(claim.key) for known in by_machine.values()]
-            decisive = next((nearest(c) for c in on_machines if c and not c.needs), None)
-            title = [[claim_link(app, docname, page, claim)]]
-            title += [with_code(compared(decisive))] if isinstance(decisive, Predicate) else []
-            numbers = (number_of(c, decisive) for c in on_machines)
-            rows.append((title, *numbers, held_in(repeated, claim.key)))
-        counts = in_words(Counter(short(claim.verdict) for claim in claims))
-        fold = f"{app.env.titles[page].astext()} ({counts})"
+            on_machines = (known.get(claim.key) for known in by_machine.values())
+            bounds.append(next((nearest(c) for c in on_machines if c and not c.needs), None))
+            titles.append([[claim_link(app, docname, page, claim)]])
+            if isinstance(bounds[-1], Predicate):
+                titles[-1].append(with_code(compared(bounds[-1])))
+        header, columns = ["Claim"], [titles]
+        for name, known in by_machine.items():
+            cells = [number_of(known.get(c.key), b) for c, b in zip(claims, bounds, strict=True)]
+            share = f"verdict on {(judged := sum(map(is_judged, cells)))} of {len(claims)}"
+            here = name == "this build"
+            if here or 2 * judged >= len(claims):
+                header.append(name if here else [[nodes.Text(name)], [nodes.Text(share)]])
+                columns.append(cells)
+                continue
+            rest.append(f"{title}, {name}: {share}")
+            for claim, cell in zip(claims, cells, strict=True):
+                if is_judged(cell) or "\u2020" in cell:
+                    rest.append(([[claim_link(app, docname, page, claim)]], cell))
+        header.append("Held in repeated runs")
+        columns.append([held_in(repeated, claim) for claim in claims])
+        fold = f"{title} ({in_words(Counter(short(claim.verdict) for claim in claims))})"
+        rows = list(zip(*columns, strict=True))
         content += folded(fold, table("claims", header, rows, stacked=True))
+    if rest:
+        numbers = table("recorded", ("Claim", "Recorded"), rest)
+        content += folded("Records with a verdict on less than half of a page", numbers)
     return content
 
 
-def held_in(repeated, key):
-    """Return how often a claim held under each condition, and below how far it was from failing."""
-    by_condition = [runs.repeats.how_often(pages, key, runs.repeats.worst) for pages in repeated]
+def is_judged(cell):
+    """Say whether a cell of the table has a verdict."""
+    return not isinstance(cell, str) and "untestable" not in cell[0][0]["classes"]
+
+
+def held_in(repeated, claim):
+    """Return how often a claim held under each condition, and below how far it was from failing.
+
+    A bound of 0 has no percentage: the number itself is shown, or another comparison.
+    """
+    bounded = [p.low != 0 or p.high != 0 for p in claim.predicates] or repeat(True)
+
+    def how_far(margins):
+        if not any(bounded):
+            unit = claim.predicates[0].quantity.unit
+            return f"{format_value(min(map(min, margins)), unit)} at worst"
+        return runs.repeats.worst([list(compress(run, bounded)) for run in margins])
+
+    by_condition = [runs.repeats.how_often(pages, claim.key, how_far) for pages in repeated]
     cell = []
     for words in zip(*by_condition, strict=True):
         parts = words[:1] if len(set(words)) == 1 else filter(None, words)
@@ -189,7 +224,8 @@ def causes_table(app, docname, _):
         rows.append(f"{title} ({run['date']}, at commit {run['commit']})" if run else title)
         for claim in claims:
             result = kept.get(claim.key, {})
-            with_it, without = (tested(result.get(side)) for side in ("with", "without"))
+            sides = [result.get(side) for side in ("with", "without")]
+            with_it, without = (tested(side, sides[1]) for side in sides)
             link = [[claim_link(app, docname, page, claim)]]
             rows.append((link, with_it, result.get("takes_away", ""), without))
     header = ("Claim", "With its cause", "What is taken away", "Without it")
@@ -198,8 +234,11 @@ def causes_table(app, docname, _):
     return [paragraph, table("causes", header, rows, stacked=True)]
 
 
-def tested(side):
-    """Return the cell of a claim that was tested, with its cause or without."""
+def tested(side, without):
+    """Return the cell of a claim that was tested, with its cause or without.
+
+    The comparisons that fail without it come first.
+    """
     if not side:
         return "not tested yet"
     words = verdict(side["verdict"], short(side["verdict"]))
@@ -207,7 +246,9 @@ def tested(side):
         words.append(nodes.Text(f": needs {side['needs']}"))
     if side["tries"] > 1:
         words.append(nodes.Text(f" (when tried {side['tries']} times)"))
-    return [words, *(with_code(line) for line in side["measured"])]
+    lines = zip(without["measured"], side["measured"], strict=True)
+    in_order = sorted(lines, key=lambda line: not line[0].endswith("fails"))
+    return [words, *(with_code(line) for _, line in in_order)]
 
 
 def repeats_table(app, docname, _):

@@ -106,6 +106,7 @@ def two_devices(*pairs: str) -> tuple[jax.Device, jax.Device]:
         DeviceError: If this machine has no such pair.
 
     Example:
+        >>> use_cpu_devices(2)
         >>> first, second = two_devices("cpu+cpu")
         >>> first == second
         False
@@ -169,6 +170,12 @@ def use_cpu_devices(count: int) -> None:
     Raises:
         ValueError: If `count` is no integer of at least 1.
         DeviceError: If JAX has already started with fewer.
+
+    Example:
+        >>> import jax
+        >>> use_cpu_devices(2)
+        >>> len(jax.devices("cpu")) >= 2
+        True
     """
     require_count("count", count, at_least=1)
     try:

@@ -134,7 +134,7 @@ def barrier(name: str, seconds: float) -> None:
 
     Args:
         name: The name of the barrier, for the error; it can be used again, also after an error.
-        seconds: How long to wait.
+        seconds: How many seconds to wait.
 
     Raises:
         D2lparError: If a process has not come in time, or if this JAX has no such barrier.

@@ -72,6 +72,11 @@ class Measurement:
         warnings: Reasons to doubt the times; one sentence each.
         devices: The names of the devices that its results lay on.
         observed: The quantities that `observe` took from each result, by name.
+
+    Example:
+        >>> import time
+        >>> (measure(time.sleep, 0.01).total > 0.005).holds
+        True
     """
 
     name: str
@@ -151,6 +156,12 @@ class Comparison(dict[str, Measurement]):
         needs: What the machine was missing, such as free cores, if fewer than nine rounds count.
             The measurements are then of all rounds, and no claim should rest on them.
         machine: The machine that they were taken on, in words; this machine if None.
+
+    Example:
+        >>> import time
+        >>> times = compare({"a": lambda: time.sleep(0.001), "b": lambda: time.sleep(0.005)})
+        >>> (times.ratio("b", "a") > 2).holds
+        True
     """
 
     def __init__(
@@ -387,8 +398,8 @@ def compare(
         repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
             the first look. With `until` and a `control`, so many have to count, but it looks after
             twice as many at the latest.
-        max_seconds: Once so many have passed, the round under way is the last; only the first
-            `repeats` rounds are always taken. A claim that is still undecided stays inconclusive.
+        max_seconds: After so many seconds the round under way is the last; only the first `repeats`
+            rounds are always taken. A claim that is still undecided stays inconclusive.
         observe: Functions by name that each return a number for a result, to be noted as well. They
             are called when the result is ready and the clock has stopped.
         units: Their units, by name, where they have one: `"s"` or `"B"`.

@@ -46,6 +46,11 @@ def device_memory(device: jax.Device) -> int | None:
 
     Raises:
         TypeError: If it is no device.
+
+    Example:
+        >>> from d2lpar import cpu
+        >>> print(device_memory(cpu()))
+        None
     """
     require_device(device, "device_memory()")
     statistics = device.memory_stats()

@@ -174,7 +174,7 @@ def blocks_host(
         D2lparError: If JAX traces.
 
     Example:
-        >>> import jax.numpy as jnp
+        >>> import jax, jax.numpy as jnp
         >>> products = jax.jit(lambda x: (x @ x @ x, x @ x))
         >>> blocks_host(lambda y, z: float(z[0, 0]), lambda: products(jnp.eye(1000)))
         True

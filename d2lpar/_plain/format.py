@@ -71,7 +71,7 @@ def format_seconds(seconds: float) -> str:
     """Write a duration in seconds as people read it.
 
     Args:
-        seconds: How long.
+        seconds: A time in seconds.
 
     Returns:
         The number as text, with the unit that fits.

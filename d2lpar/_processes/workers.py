@@ -202,7 +202,7 @@ class Workers:
                 processes cannot be sent.
             *args: Sent, and passed on; for something kept, each process passes its own value.
             timeout: Seconds until all have to be done; None if they may take for ever.
-            stalled_after: Print `diagnose` when a process waits in JAX, and none is seen
+            stalled_after: Seconds. Print `diagnose` when a process waits in JAX, and none is seen
                 dispatching for so many seconds; the call goes on. Compiling, and computing inside a
                 call, as on a CPU, count as dispatching; a loop in Python that polls does not.
                 None for never.

@@ -107,7 +107,7 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
 
     Args:
         graph: A graph from `computation_graph`.
-        seconds: How long each node takes; a node that is missing takes no time. If None, an
+        seconds: The seconds that each node takes; a node that is missing takes no time. If None, an
             operator counts 1 and an input 0.
 
     Returns:

@@ -59,8 +59,16 @@ class Timeline:
         events: The events, in the order of their starts.
         watched: The rows that come from watching when results were ready. All others come from
             JAX's profiler.
-        seconds: How long the recorded call took, until its results were ready; None if unknown, as
-            in a trace that was read from a file.
+        seconds: The seconds from the recorded call until its results were ready; None if unknown,
+            as in a trace that was read from a file.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> from d2lpar import record_trace
+        >>> compiled = jnp.sin(x := jnp.ones(3))
+        >>> y, timeline = record_trace(jnp.sin, x)
+        >>> timeline.rows[0], timeline.seconds > 0
+        ('Python', True)
     """
 
     events: tuple[Event, ...]

@@ -164,6 +164,25 @@ def test_a_fold_has_a_title_and_no_fold_beside_it(path):
             assert re.match(r"Code: \w+ \w+", titles.get(title, "")), cell.source
 
 
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_chapter_says_how_long_it_takes_without_its_exercises(html, path):
+    prose, lines = "", 0
+    for cell in jupytext.read(path).cells:
+        if "## Exercises" in prose:
+            break
+        if cell.cell_type == "markdown":
+            prose += re.sub(r"<details>.*?</details>|\]\([^)]*\)", "", cell.source, flags=re.DOTALL)
+        elif not {"remove-input", "remove-cell", "hide-input"} & set(cell.metadata.get("tags", [])):
+            lines += len(cell.source.split("\n"))
+    words = len(prose.partition("## Exercises")[0].split())
+    table = re.sub(r"<[^>]+>", " ", (html / "book" / "evidence.html").read_text())
+    seconds = float(re.search(rf"book/{path.stem}\s.*?\(s\):\s+([\d.]+)", table, re.DOTALL)[1])
+    # Technical prose at 150 words a minute, and three seconds for each line of code.
+    minutes = words / 150 + lines / 20 + seconds / 60
+    stated = re.search(r"^\*About (\d+) minutes, without the exercises", path.read_text(), re.M)
+    assert abs(int(stated[1]) - minutes) < 6
+
+
 @pytest.mark.parametrize("path", sorted(BOOK.rglob("*.md")), ids=lambda p: str(p.relative_to(BOOK)))
 def test_no_line_of_prose_is_taken_for_a_comment_or_for_the_item_of_a_list(path):
     text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)

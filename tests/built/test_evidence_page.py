@@ -19,16 +19,20 @@ SMALL = Quantity("gain", (0.9, 1.0, 1.0, 1.0, 1.0, 1.1))
 FORK = Claim("It `forks` {g} times.", (GAIN > 1.5, GAIN < 9), key="fork", numbers={"g": GAIN})
 COUNT = Claim("It is two.", (exact("n", 2).between(2, 2),), key="count")
 COPY = Claim("It copies.", needs="a GPU", key="copy-gpu")
+LEAD = Claim("It leads.", (Quantity("lead", (0.02,) * 6, "s") > 0,), key="lead")
 NEW = Claim("It is new.", (GAIN > 1,), key="new")
 ELSEWHERE = [
     Claim("It forks.", (SMALL > 1.2,), key="fork"),
     Claim("It is one.", (exact("m", 1).between(1, 1),), key="count"),
     Claim("It copies.", (GAIN > 1,), key="copy-gpu"),
+    LEAD,
+    NEW,
 ]
 
 
 def side(verdict, margin, tries=1):
-    result = dict(verdict=verdict, margin=margin, tries=tries, needs=None, measured=["ratio: 2"])
+    result = dict(verdict=verdict, margin=margin, tries=tries, needs=None)
+    result["measured"] = ["a: holds", f"ratio: 2: {verdict}"]
     return result | {"ends": [margin - 0.2, margin + 0.1]}
 
 
@@ -56,8 +60,9 @@ EVIDENCE = {
 def page(monkeypatch, tmp_path):
     """A function that makes a table for a book of one page, with two recorded machines."""
     known = {
-        "this build": (FORK, COUNT, COPY, NEW),
+        "this build": (FORK, COUNT, COPY, LEAD, NEW),
         "H200, 16 cores": ELSEWHERE,
+        "Xeon, 2 cores": [LEAD],
         "old, 2 cores": [Claim("It forks.", (GAIN > 1,))],  # Claims had no keys.
     }
     machines = [
@@ -70,7 +75,8 @@ def page(monkeypatch, tmp_path):
     (folder / "causes.json").write_text(json.dumps({"pages": {"one": EVIDENCE}}))
     run = dict.fromkeys(COLUMNS, "0") | {"page": "one", "machine": "mine", "cores": "2"}
     forks = ["holds 0.3 2", "inconclusive 0.1 2", "holds 0.2 2"]
-    rows = [run | {"claims": f"fork {fork}; count holds 1"} for fork in forks]
+    rows = [run | {"claims": f"fork {fork}; count holds 1; lead holds 0.02"} for fork in forks]
+    rows[0]["claims"] = rows[0]["claims"].replace("0.02", "0.01")
     save(rows, folder / "repeats.csv")
     env = SimpleNamespace(titles={"book/one": SimpleNamespace(astext=lambda: "Page One")})
     builder = SimpleNamespace(get_relative_uri=lambda page, to: f"{to.removeprefix('book/')}.html")
@@ -87,19 +93,24 @@ def links_in(table):
 
 
 def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page):
-    counts, fold = page("claims_table")
-    assert counts.astext() == "Claims: 4 (holds: 3, cannot be tested: 1)."
-    assert fold.astext().startswith("Page One (holds: 3, cannot be tested: 1)")
-    header, fork, count, copy, new = cells_of(fold)
-    assert header == ["Claim", "this build", "H200, 16 cores", "Held in repeated runs"]
+    counts, fold, rest = page("claims_table")
+    assert counts.astext() == "Claims: 5 (holds: 4, cannot be tested: 1)."
+    assert fold.astext().startswith("Page One (holds: 4, cannot be tested: 1)")
+    header, fork, count, copy, lead, new = cells_of(fold)
+    assert header[:2] == ["Claim", "this build"]
+    assert header[2:] == ["H200, 16 cores\n\nverdict on 3 of 5", "Held in repeated runs"]
     # The comparison that is nearest to failing. The H200 had another bound (dagger) or counted
     # something else (double dagger), and today's bound cannot judge its number.
     assert fork[:3] == ["A fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
     assert fork[3] == "2\u00a0of\u00a03, 1 undecided\n\n+10\u00a0% at worst"
     assert count[1:] == ["2 \u2713", "\u2013\u2021", "3\u00a0of\u00a03\n\nexact"]
     assert copy[:3] == ["It copies.\n\ngain: >\u00a01", "not testable", "2 \u2713"]
-    assert new[1:] == ["2 \u2713", "\u2013", "not run\n\n"]
-    claims = FORK, COUNT, COPY, NEW
+    assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.
+    assert new[1:] == ["2 \u2713", "2 \u2713", "not run\n\n"]
+    title, known = cells_of(rest)[1:]  # A record with a verdict on less than half of the page.
+    assert title == ["Page One, Xeon, 2 cores: verdict on 1 of 5"]
+    assert known == ["It leads.", "20\u00a0ms \u2713"]
+    claims = FORK, COUNT, COPY, LEAD, NEW
     assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
         assert f' id="{claim.anchor}"' in claim._repr_mimebundle_()["text/html"]
@@ -122,10 +133,10 @@ def test_claims_with_their_cause_and_without_are_drawn_on_a_scale_and_counts_apa
 def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
     machine, table = page("causes_table")
     assert machine.astext() == "Tested on mine."
-    header, title, fork, _, copy, new = cells_of(table)
+    header, title, fork, _, copy, _, new = cells_of(table)
     assert title == ["Page One (2026-11-24, at commit abc)"]
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
-    assert fork[:3] == ["A fork", "holds\n\nratio: 2", "the other device"]
+    assert fork[:3] == ["A fork", "holds\n\nratio: 2: holds\n\na: holds", "the other device"]
     assert fork[3].startswith("does not hold (when tried 3 times)")
     assert copy[1].startswith("cannot be tested: needs a GPU")
     assert new[1:] == ["not tested yet", "", "not tested yet"]
@@ -137,7 +148,7 @@ def test_whole_pages_are_shown_with_what_they_ran_on_and_how_often_they_held(pag
     machine, repeated = page("repeats_table")
     assert machine.astext() == "On mine:"
     assert cells_of(repeated)[1][0] == "2 cores, quiet"
-    assert cells_of(repeated)[1][-2:] == ["2 of 3; one: 2 of 3", "67\u00a0%"]
+    assert cells_of(repeated)[1][-1] == "2 of 3; one: 2 of 3"
 
 
 @pytest.mark.parametrize(
