@@ -91,7 +91,7 @@ def check_y1(products: Callable) -> Report:
     raise Rejection(
         f"The products were dispatched without waiting, by {plural(threads, 'Python thread')}, and "
         f"yet the timeline shows their runs on {device_name(device)} one after the other.",
-        "A queue works in order. Has the device one queue, or one for each calling thread?",
+        "A queue works in order. Does the device have one queue, or one for each thread?",
     )
 
 
@@ -182,7 +182,7 @@ def check_y3(exchange: Callable) -> Report:
             label,
             log.of(label),
             f"device {device} has made nothing",
-            "The first argument of make() is the device. Which of the two have work to do?",
+            "The first argument of make() is the device, and both devices have work to do.",
         )
     require_called(
         "send()",
@@ -283,7 +283,7 @@ def check_y4(gaps: Callable) -> Report:
                 f"{where}. The idle share is right, but {1e3 * start:.4g} ms to {1e3 * end:.4g} ms "
                 "is not one of its gaps.",
                 "Events are in nanoseconds; return gaps in seconds. A gap begins when all earlier "
-                "events are over, and the recording has two ends.",
+                "events are over, and may also lie at either end of the recording.",
             )
         if abs((end - start) - longest) > close:
             gap = "a gap, but there is a longer one" if end - start > close else "no time at all"
@@ -291,7 +291,7 @@ def check_y4(gaps: Callable) -> Report:
                 f"{where}. {1e3 * start:.4g} ms to {1e3 * end:.4g} ms is {gap}.",
                 "The row may be idle before its first event, and after its last one.",
             )
-    return f"Share and longest gap are right in {len(cases)} rows, some of them recorded."
+    return f"The share and the longest gap are right in {len(cases)} rows, some of them recorded."
 
 
 def _timelines() -> list[Timeline]:
@@ -443,7 +443,7 @@ def check_y6(loop: Callable) -> Report:
             places = [f"{count} rows on {device_name(d)}" for d, count in parts.items()]
             raise Rejection(
                 f"The result has {' and '.join(places)}; it has to have {_ROWS} on each of two.",
-                "The result is split like the rows. Which rows does a device need for its part?",
+                "The result has to be split like the rows. Which rows does its part need?",
             )
 
     def is_early(x, first, other):
@@ -460,16 +460,16 @@ def check_y6(loop: Callable) -> Report:
             brief = jax.device_put(np.concatenate((few, few)), split)
             ((_, timeline),) = call_answer(record_trace, [(solve_all, brief)], usage)
             first, other = map(device_name, pair)
-            look = "What makes both wait: does Python, or does one device compute all rows?"
+            look = "What makes both wait? Does Python wait, or does one device compute all rows?"
             if met := meetings(timeline):
                 look = (
-                    f"With one turn on both, there are {plural(met, 'all-reduce')}. Of which rows "
-                    "is the condition of a loop over all of them? The loop of a device has to end "
-                    "when its own rows are done."
+                    f"With one turn on both, there are {plural(met, 'all-reduce')}. Which rows "
+                    "does the condition of one loop over all rows need? The loop of a device has "
+                    "to end when its own rows are done."
                 )
             raise Rejection(
                 f"The rows on {first} need one turn of the loop and those on {other} about "
-                f"{_TURNS}, and yet both came at the same time.",
+                f"{_TURNS}, and yet both were ready at the same time.",
                 look,
             )
     return (

@@ -373,11 +373,11 @@ RIGHT[check_y6] = {
 WRONG[check_y6] = {
     "one loop": (
         lambda solve, mesh: jax.jit(jax.vmap(solve)),
-        r"about 40, and yet both came at the same time.\n.*there are 2 all-reduces",
+        r"about 40, and yet both were ready at the same time.\n.*there are 2 all-reduces",
     ),
     "a barrier": (
         partial(call_for_each, wait=jax.block_until_ready),
-        r"both came at the same time.\n.*What makes both wait",
+        r"both were ready at the same time.\n.*What makes both wait",
     ),
     "one device": (on_one_device, "has 128 rows on CPU 0; it has to have 64 on each of two"),
     "not jitted": (mapped_by_shards, "XLA compiles in each call of your function"),
