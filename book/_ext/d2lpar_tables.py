@@ -58,16 +58,19 @@ def claims_table(app, docname, _):
         header, columns = ["Claim"], [titles]
         for name, known in by_machine.items():
             cells = [number_of(known.get(c.key), b) for c, b in zip(claims, bounds, strict=True)]
-            share = f"verdict on {(judged := sum(map(is_judged, cells)))} of {len(claims)}"
-            here = name == "this build"
-            if here or 2 * judged >= len(claims):
-                header.append(name if here else [[nodes.Text(name)], [nodes.Text(share)]])
-                columns.append(cells)
+            judged = sum(map(is_judged, cells))
+            share = f"verdict on {judged} of {len(claims)}"
+            if name == "this build":
+                header.append(name)
+            elif 2 * judged >= len(claims):
+                header.append([[nodes.Text(name)], [nodes.Text(share)]])
+            else:
+                rest.append(f"{title}, {name}: {share}")
+                for claim, cell in zip(claims, cells, strict=True):
+                    if is_judged(cell) or "\u2020" in cell:
+                        rest.append(([[claim_link(app, docname, page, claim)]], cell))
                 continue
-            rest.append(f"{title}, {name}: {share}")
-            for claim, cell in zip(claims, cells, strict=True):
-                if is_judged(cell) or "\u2020" in cell:
-                    rest.append(([[claim_link(app, docname, page, claim)]], cell))
+            columns.append(cells)
         header.append("Held in repeated runs")
         columns.append([held_in(repeated, claim) for claim in claims])
         fold = f"{title} ({in_words(Counter(short(claim.verdict) for claim in claims))})"

@@ -32,6 +32,7 @@ EXERCISES = {
     letter: re.findall(rf"^### ({letter}\d+)\.", path.read_text(), re.MULTILINE)
     for path, letter in CHAPTERS.items()
 }
+FOLDED = {"remove-input", "remove-cell", "hide-input"}
 CHECK = r"^(exercises\.check_\w+\(.*\))$"
 SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS.items()}
 
@@ -145,9 +146,8 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
 
 
 def test_a_cell_that_the_page_shows_is_short_and_no_claim(path):
-    folded = {"remove-input", "remove-cell", "hide-input"}
     for cell in read(path).cells:
-        if not folded & set(cell.metadata.get("tags", [])):
+        if not FOLDED & set(cell.metadata.get("tags", [])):
             lines = [line for line in cell.source.splitlines() if line]
             assert not [line for line in lines if line.startswith("claim(") or len(line) > 78]
             # A training step written by hand is the subject of its section.
@@ -172,7 +172,7 @@ def test_a_chapter_says_how_long_it_takes_without_its_exercises(html, path):
             break
         if cell.cell_type == "markdown":
             prose += re.sub(r"<details>.*?</details>|\]\([^)]*\)", "", cell.source, flags=re.DOTALL)
-        elif not {"remove-input", "remove-cell", "hide-input"} & set(cell.metadata.get("tags", [])):
+        elif not FOLDED & set(cell.metadata.get("tags", [])):
             lines += len(cell.source.split("\n"))
     words = len(prose.partition("## Exercises")[0].split())
     table = re.sub(r"<[^>]+>", " ", (html / "book" / "evidence.html").read_text())
