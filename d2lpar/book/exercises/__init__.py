@@ -13,7 +13,7 @@ def _checks(letter: str, count: int) -> list[str]:
 __getattr__, __dir__, __all__ = lazy_loader.attach(
     __name__,
     submod_attrs={
-        "asynchronous_computation": _checks("x", 6),
+        "asynchronous_computation": _checks("x", 7),
         "automatic_parallelism": _checks("y", 6),
         "beyond_one_machine": _checks("v", 4),
         "checking": ["MIME_TYPE", "Report"],

@@ -1,5 +1,6 @@
 """X, the exercises of Asynchronous Computation: loops, barriers, and where asynchrony ends."""
 
+import copy
 import itertools
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +11,7 @@ import numpy as np
 
 from d2lpar._jax.devices import cpu
 from d2lpar._measure.comparison import measure
-from d2lpar._measure.waiting import wait_all
+from d2lpar._measure.waiting import blocks_host, wait_all
 from d2lpar._plain.format import format_seconds, plural
 from d2lpar.book.exercises.checking import (
     LINKS,
@@ -35,7 +36,7 @@ from d2lpar.book.exercises.checking import (
     training_step,
     work,
 )
-from d2lpar.book.workloads import host_batch
+from d2lpar.book.workloads import chain, host_batch
 
 # --- X1. When is the shorter formula right? ---------------------------------------------------
 
@@ -431,3 +432,58 @@ def check_x6(training: Callable) -> Report:
         f"All {STEPS} losses are right, and {overlapping} steps were dispatched while the one "
         "before was running."
     )
+
+
+# --- X7. Which lines wait? --------------------------------------------------------------------
+
+
+@jax.jit
+def _predictions(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    y = chain(x, LINKS)
+    return y, training_loss(y)
+
+
+@exercise("X7")
+def check_x7(program: str) -> Report:
+    """Check whether a program marks the lines that wait: each line runs on unfinished arrays."""
+    require_asynchrony()
+    lines = [line for line in str(program).splitlines() if line.strip()]
+    if len(lines) < 20:
+        raise Rejection(
+            f"The program has twenty lines; yours has {len(lines)}.",
+            "Leave each line as it is, and write `# waits` behind it if it waits.",
+        )
+    waiting = 0
+    for number, line in enumerate(lines, 1):
+        code, _, mark = line.partition("#")
+        waits, marked = _waits(number, code.strip()), "waits" in mark
+        if waits != marked:
+            does, says = ("waits", "returns") if waits else ("returns", "waits")
+            raise Rejection(
+                f"Line {number}, `{code.strip()}`, {does}; your program says that it {says}.",
+                "Which number, or which shape, has to be known before the line can end?"
+                if waits
+                else "Is its result a number of Python's, or an array that may be unfinished?",
+            )
+        waiting += waits
+    return f"Your program is right about {len(lines)} lines, of which {waiting} wait."
+
+
+def _waits(number: int, code: str) -> bool:
+    """Say whether a line of a program needs the value of an unfinished `y` or `loss`."""
+    x, labels = inputs(1, cpu())[0], jax.device_put(np.arange(64) % 10, cpu())
+
+    def run(y, loss):
+        known = {"history": [loss], "best": 1.0, "rate": 0.1, "number": number, "labels": labels}
+        known |= {"copy": copy, "jax": jax, "jnp": jnp, "np": np}
+        known["print"] = lambda *values: list(map(str, values))
+        exec(code, known | {"y": y, "loss": loss})
+
+    try:
+        with jax.default_device(cpu()):
+            return blocks_host(run, lambda: _predictions(x))
+    except Exception as error:
+        raise Rejection(
+            f"Line {number}, `{code}`, raises {type(error).__name__}: {error}.",
+            "Leave each line as it is, and write `# waits` behind it if it waits.",
+        ) from None

@@ -1,4 +1,4 @@
-"""The checks of X1 to X6: right answers, and wrong ones that a reader may well give."""
+"""The checks of X1 to X7: right answers, and wrong ones that a reader may well give."""
 
 import functools
 import time
@@ -11,7 +11,15 @@ import pytest
 from attempts import both_tests, consuming
 
 from d2lpar import InFlight, measure, wait_all
-from d2lpar.book.exercises import check_x1, check_x2, check_x3, check_x4, check_x5, check_x6
+from d2lpar.book.exercises import (
+    check_x1,
+    check_x2,
+    check_x3,
+    check_x4,
+    check_x5,
+    check_x6,
+    check_x7,
+)
 from d2lpar.book.exercises.checking import ready_at_once, training_step
 
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
@@ -353,6 +361,33 @@ WRONG[check_x6] = {
         lambda *args: list(np.cumsum(losses_with(np.array)(*args))),
         "the numbers of its batch.\n.*stand in its place",
     ),
+}
+
+
+# --- X7. Which lines wait? --------------------------------------------------------------------
+
+LINES = ["y + 1", "print(loss)  # waits", "loss < best", "if loss < best: best = loss  # waits"] * 5
+
+
+def program(line=1, text=LINES[0]):
+    """Return twenty lines, right about all but perhaps one."""
+    return "\n".join([*LINES[: line - 1], text, *LINES[line:]])
+
+
+RIGHT[check_x7] = {
+    "as it is": program(),
+    "lines of the reader's own": program(20, "norm = np.linalg.norm(y)  # waits\n\nlen(y)"),
+}
+WRONG[check_x7] = {
+    "one forgotten": (program(6, "print(loss)"), "Line 6, .*, waits; your .* says that it returns"),
+    "one too many": (program(5, "y + 1  # waits"), "Line 5, .*, returns; your .* that it waits"),
+    "a value of its own": (
+        program(9, "jnp.unique(labels)"),
+        "Line 9, .*, waits;.*\n.*number, or which shape, has to be known",
+    ),
+    "no line": ("", "has twenty lines; yours has 0"),
+    "no Python": (program(3, "if y"), "Line 3, `if y`, raises SyntaxError"),
+    "another name": (program(3, "x + 1"), "Line 3, .* raises NameError: name 'x'"),
 }
 
 

@@ -248,7 +248,7 @@ def test_inside_a_recording_of_the_reader_another_cannot_be_checked(tmp_path):
     [
         (
             "jax.config.update('jax_cpu_enable_async_dispatch', False); use_cpu_devices(2)",
-            ["X2", "X4", "X5", "X6", "Y1", "Y3", "Y5", "Y6", "Z1", "Z3"],
+            ["X2", "X4", "X5", "X6", "X7", "Y1", "Y3", "Y5", "Y6", "Z1", "Z3"],
             "Restart Python without jax_cpu_enable_async_dispatch=False",
         ),
         (
