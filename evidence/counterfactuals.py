@@ -92,11 +92,6 @@ CAUSES = {
             "    return x @ x": (
                 "    from d2lpar.book.workloads import chain\n    return chain(x[:64, :64], 1000)"
             ),
-            # Chains overlap only while two cores are free.
-            "times.score < 0.5\n": "times.score < 0.5, control=free_cores(2)\n",
-            'only one",\n    needs=needs_two_devices,': (
-                'only one",\n    needs=needs_two_devices or product_times.needs,'
-            ),
         },
     ),
     "cpu-and-gpu-overlap": BARRIERS,
@@ -117,7 +112,7 @@ CAUSES = {
     "step-by-hand-pays": BARRIERS,
     "step-by-hand-agrees": Intervention(
         "the gradient of the other accelerator",
-        {"rate * (gradient + other_gradient) / 2": "rate * gradient"},
+        {"w2 - rate * (gradient + other_gradient) / 2": "w2 - rate * gradient"},
     ),
     "small-minibatches-do-not-pay": Intervention(
         "the smallness", {"    ways(64), control=": "    ways(512), control="}
