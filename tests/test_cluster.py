@@ -126,6 +126,19 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     assert losses(once_more) == {}  # Nothing is left to do.
 
 
+def test_after_a_restart_with_larger_minibatches_the_rest_of_an_epoch_may_be_too_short(run_python):
+    program = f"""if True:
+        import sys
+        sys.path.insert(0, {str(CLUSTER)!r})
+        import jax, train
+        train.ROWS = 128  # After row 896, 104 examples are left.
+        one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+        batch, position = train.minibatch((0, 896), one)
+        print(len(batch), position)
+    """
+    assert run_python(program, **CPU) == "128 (1, 128)"
+
+
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no Open MPI: apt-get install openmpi-bin")
 def test_mpirun_starts_it(alone, tmp_path):
     output = train([*MPIRUN, "-n", "4", sys.executable], tmp_path)

@@ -78,6 +78,9 @@ def read(numbers):
 def minibatch(position, layout):
     """Return the next rows, each read by its process, and the position."""
     epoch, row = position
+    # Counted over all examples: no process has one minibatch fewer.
+    if row + ROWS > EXAMPLES:
+        epoch, row = epoch + 1, 0
     order = np.random.default_rng(epoch).permutation(EXAMPLES)
     rows = order[row : row + ROWS]
     # JAX asks once for each device, and some devices need the same rows.
@@ -85,9 +88,7 @@ def minibatch(position, layout):
     batch = jax.make_array_from_callback(
         (ROWS, INPUTS + 1), layout, lambda at: part(at[0].start, at[0].stop)
     )
-    # Counted over all examples: no process has one minibatch fewer.
-    row += ROWS
-    return batch, (epoch, row) if row + ROWS <= EXAMPLES else (epoch + 1, 0)
+    return batch, (epoch, row + ROWS)
 
 
 @partial(jax.jit, donate_argnums=0)

@@ -15,9 +15,9 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
     submod_attrs={
         "asynchronous_computation": _checks("x", 7),
         "automatic_parallelism": _checks("y", 6),
-        "beyond_one_machine": _checks("v", 4),
+        "beyond_one_machine": _checks("v", 5),
         "checking": ["MIME_TYPE", "Report"],
-        "in_your_own_code": _checks("z", 3),
+        "in_your_own_code": [*_checks("z", 3), "check_own_script"],
         "measuring_asynchronous_code": _checks("w", 3),
     },
 )

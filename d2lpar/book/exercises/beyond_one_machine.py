@@ -1,11 +1,13 @@
-"""V, the exercises of Beyond One Machine: a mean, sums, a checkpoint and rows of many processes."""
+"""V, the exercises of Beyond One Machine: a mean, sums, a checkpoint, rows, and a common end."""
 
 import contextlib
 import math
 import os
 import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
@@ -244,3 +246,107 @@ def check_v4(rows: Callable) -> Report:
             "How can all steps of an epoch share one order?",
         )
     return f"{2 * _EPOCH} steps read the same minibatches in one process, in two and in three."
+
+
+# --- V5. Stop together ------------------------------------------------------------------------
+
+_FAILED = OSError("the disk is gone")
+# For each run, how many minibatches each process has, and the process whose reader then fails.
+_RUNS = (((3, 3), None), ((5, 3), None), ((2, 4, 3), None), ((4, 2), 1))
+
+
+class _Stuck(BaseException):
+    """Ends a simulated process that would wait for ever."""
+
+
+def _run_in_threads(epoch: Callable, counts: tuple, fails: int | None) -> list[SimpleNamespace]:
+    changed = threading.Condition()
+    ran = [SimpleNamespace(calls=[], steps=[], held=0, end=None) for _ in counts]
+
+    def run(me, count, fails):
+        def add(call):
+            with changed:
+                me.calls.append(call)
+                changed.notify_all()
+
+        def least(number, name="least()"):
+            add((name, number))
+            at = len(me.calls) - 1  # The call returns when all others have made theirs.
+            with changed:
+                changed.wait_for(lambda: all(len(other.calls) > at for other in ran))
+            if len({other.calls[at][0] for other in ran}) > 1:
+                raise _Stuck
+            return min(other.calls[at][1] for other in ran)
+
+        def step(batch):
+            least(0, "step()")
+            me.steps.append(batch)
+
+        def batches():
+            for number in range(count):
+                me.held = max(me.held, number + 1 - len(me.steps))
+                yield number
+            if fails:
+                raise _FAILED
+
+        try:
+            me.end = epoch(step, least, batches())
+        except BaseException as error:
+            me.end = error
+        add(("nothing more", 0))
+
+    cases = [(ran[at], count, at == fails) for at, count in enumerate(counts)]
+    threads = [threading.Thread(target=run, args=case, daemon=True) for case in cases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ran
+
+
+@exercise("V5")
+def check_v5(epoch: Callable) -> Report:
+    """Check that processes with unequal readers end a loop at the same step."""
+    usage = "my_epoch(step, least, batches)"
+    require_callable(epoch, (min, min, iter(())), usage)
+    call_answer(lambda *case: _require_common_end(epoch, *case), _RUNS, usage)
+    return (
+        f"In {len(_RUNS)} runs, all processes made the same calls, and as many steps as each had "
+        "minibatches for. One reader failed, and its process raised the error."
+    )
+
+
+def _require_common_end(epoch: Callable, counts: tuple[int, ...], fails: int | None) -> bool:
+    ran = _run_in_threads(epoch, counts, fails)
+    had = f"With {' and '.join(map(str, counts))} minibatches,"
+    for each in ran:
+        if isinstance(each.end, BaseException) and not isinstance(each.end, _Stuck | OSError):
+            raise each.end
+    for calls in zip(*(each.calls for each in ran), strict=False):
+        if len({name for name, _ in calls}) > 1:
+            listed = ", ".join(f"process {number} {name}" for number, (name, _) in enumerate(calls))
+            raise Rejection(
+                f"{had} the processes hang. Their next calls: {listed}.",
+                "All have to make the same calls in the same order, also one that has no minibatch "
+                "left or could not read. What must they find out before each step?",
+            )
+    right = list(range(min(counts)))
+    for number, each in enumerate(ran):
+        if each.held > 2:
+            raise Rejection(
+                f"Process {number} held {each.held} minibatches that it had not trained on.",
+                "An epoch may not fit into memory. When is the next minibatch needed?",
+            )
+        if each.steps != right:
+            raise Rejection(
+                f"{had} process {number} trained on {shown(each.steps)}, not on {right}.",
+                "Which minibatches do all processes have, and which of them was left out?",
+            )
+        if each.end is not _FAILED if number == fails else each.end != len(right):
+            raise Rejection(
+                f"{had} process {number} ended with {shown(each.end)}."
+                f"{' Its reader had failed.' if number == fails else ''}",
+                "Return the number of steps. If the reader failed, raise its error instead, but "
+                "not before the others know that no step follows.",
+            )
+    return True

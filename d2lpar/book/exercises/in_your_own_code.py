@@ -1,8 +1,9 @@
-"""Z, the exercises of In Your Own Code: a log, a reader and an evaluation that do not wait."""
+"""Z, the exercises of In Your Own Code: a log, a reader, an evaluation, and one's own script."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -10,6 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from d2lpar._jax.devices import cpu
+from d2lpar._measure.mean_share import FEWEST
+from d2lpar._plain.format import plural
+from d2lpar._versions.compare import read
+from d2lpar._watch.report import SEEN, Watched
 from d2lpar.book.exercises.checking import (
     STEPS,
     CallLog,
@@ -330,3 +335,75 @@ def _count(batch: jax.Array, valid: int) -> jax.Array:
     # Adds zero, but makes the count wait for the work.
     zero = jnp.isnan(work(batch)).sum()
     return jnp.sum(_is_right(batch) & (jnp.arange(len(batch)) < valid)) + zero
+
+
+# --- The assignment: a script of one's own ----------------------------------------------------
+
+
+@exercise("assignment")
+def check_own_script(
+    planted: str,
+    watched: tuple[str, str] = ("before.json", "after.json"),
+    timed: str = "times.json",
+) -> Report:
+    """Check that a line of a script no longer keeps the device idle, and that nothing got slower.
+
+    Args:
+        planted: A piece of that line's code, such as `"float(loss)"`.
+        watched: The reports that `watch --json` wrote of the script, before and after.
+        timed: What `Comparison.to_json` returned, of the functions `"before"` and `"after"`.
+    """
+    before, after = (_of_file(_report_in, file) for file in watched)
+    times = _of_file(read, timed)
+    lines, left = (
+        [line for line in report.findings if planted in line.place.code]
+        for report in (before, after)
+    )
+    lost, still = sum(map(before.loss, lines)), sum(map(after.loss, left))
+    if lost < SEEN:
+        raise Rejection(
+            f"At the lines with `{planted}`, {watched[0]} has {lost:.1%} of the time as lost.",
+            "Give a piece of the code of a line that the report shows, as the report shows it.",
+        )
+    name = Path(lines[0].place.file).name
+    if name not in {Path(line.place.file).name for line in after.findings}:
+        raise Rejection(f"{watched[1]} has no line of {name}.", "Is it of the same script?")
+    if still >= SEEN:
+        raise Rejection(
+            f"At the lines with `{planted}`, {still:.1%} of the time is still lost; before, "
+            f"{lost:.1%} was.",
+            "Which recipe is for such a line?",
+        )
+    was, now = (report.idle_seconds / report.judged_seconds for report in (before, after))
+    idle = f"The device was idle for {was:.0%} of the time before, and for {now:.0%} after"
+    if now >= before.interval[0] or was <= after.interval[1]:
+        raise Rejection(
+            f"{idle}, which may be chance: the intervals are "
+            f"{' and '.join('{:.0%} to {:.0%}'.format(*r.interval) for r in (before, after))}.",
+            "Has another line taken over what was lost? If not, let the script run for longer: "
+            "more windows give a narrower interval.",
+        )
+    if not {"before", "after"} <= times.keys():
+        raise Rejection(f"{timed} has the times of {', '.join(times)}.", "Name them as asked for.")
+    ratio = times.ratio("after", "before")
+    took = f"The loop takes {ratio.median:.2f} times as long as before"
+    if (ratio > 1).holds:
+        raise Rejection(f"{idle}. {took}: slower.", "What does it do that it did not do before?")
+    verdict = "faster" if (ratio < 1).holds else "undecided"
+    return f"`{planted}` no longer keeps the device idle. {idle}. {took}: {verdict}."
+
+
+def _of_file(read_from: Callable, file: str) -> Any:
+    try:
+        return read_from(Path(file))
+    except (OSError, ValueError) as error:
+        raise Rejection(f"{file}: {error}", "Which command of the assignment writes it?") from None
+
+
+def _report_in(file: Path) -> Watched:
+    report = Watched.from_json(file.read_text())
+    if report.windows < FEWEST:
+        raise ValueError(
+            f"with {plural(report.windows, 'window')} of the profiler it is too short to judge."
+        )
+    return report

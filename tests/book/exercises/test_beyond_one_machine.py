@@ -1,12 +1,13 @@
-"""The checks of V1 to V4: right answers, and wrong ones that a reader may well give."""
+"""The checks of V1 to V5: right answers, and wrong ones that a reader may well give."""
 
 import os
 from functools import partial
+from itertools import islice
 
 import numpy as np
 from attempts import both_tests, consuming
 
-from d2lpar.book.exercises import check_v1, check_v2, check_v3, check_v4
+from d2lpar.book.exercises import check_v1, check_v2, check_v3, check_v4, check_v5
 
 RIGHT, WRONG = {}, {}
 
@@ -133,6 +134,47 @@ WRONG[check_v4] = {
     "drawn": (lambda *call: rows_of(12, 12, 0, *call[3:]) + call[2] // 2, "read twice in an epoch"),
     "one epoch": (lambda *call: range(103)[12 * call[2] :][:12], r"step 8, .*range\(96, 103\)"),
     "no numbers": (lambda *call: call[2], "At step 0, process 0 of 1 got 0;"),
+}
+
+
+# --- V5. Stop together ------------------------------------------------------------------------
+
+
+def asks_first(step, least, batches, read=1, most=9, raises=True, result=True):
+    """Return the number of steps, which all processes agree on, one by one."""
+    ready, steps, error = [], 0, None
+    while steps < most:
+        try:
+            ready += islice(batches, read - len(ready))
+        except OSError as failed:
+            error = failed
+        if not least(len(ready) > 0):
+            break
+        step(ready.pop(0))
+        steps += 1
+    if error and raises:
+        raise error
+    return steps if result else None
+
+
+def alone(step, least, batches):
+    return len([step(batch) for batch in batches])
+
+
+def tells_at_its_end(step, least, batches):
+    return alone(step, least, batches) + 0 * least(0)
+
+
+RIGHT[check_v5] = {"asks first": asks_first, "one ahead": partial(asks_first, read=2)}
+WRONG[check_v5] = {
+    "alone": (alone, r"With 5 and 3 .* hang. .*: process 0 step\(\), process 1 nothing more"),
+    "tells at its end": (tells_at_its_end, r"process 0 step\(\), process 1 least\(\)"),
+    "reads all": (partial(asks_first, read=9), "Process 0 held 3 minibatches"),
+    "two steps": (partial(asks_first, most=2), "With 3 and 3 .* trained on"),
+    "hides the error": (partial(asks_first, raises=False), "process 1 ended with 2. Its reader"),
+    "returns nothing": (partial(asks_first, result=False), "process 0 ended with None"),
+    "raises": (lambda step, least, batches: len(batches), "raised TypeError: object of type"),
+    "no function": (3, "was given an int, which cannot be called"),
 }
 
 

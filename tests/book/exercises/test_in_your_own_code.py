@@ -1,6 +1,7 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
 import operator
+import re
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
@@ -10,8 +11,11 @@ import jax
 import numpy as np
 import pytest
 from attempts import both_tests
+from fakes import FAST, SLOW, run_of
 
-from d2lpar.book.exercises import check_z1, check_z2, check_z3
+from d2lpar._jax.stack import Place
+from d2lpar._watch.report import Finding, Watched
+from d2lpar.book.exercises import check_own_script, check_z1, check_z2, check_z3
 
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
@@ -196,3 +200,45 @@ WRONG[check_z3] = {
 # --- All of them ------------------------------------------------------------------------------
 
 test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)
+
+
+# --- The assignment ---------------------------------------------------------------------------
+
+
+def watched(lost, idle, windows=40, interval=0.05, file="train.py", code="total += float(loss)"):
+    place = Place(file, 12, code)
+    return Watched(
+        seconds=10.0,
+        devices={"CPU 0": 10 * idle},
+        interval=(idle - interval, idle + interval),
+        findings=[Finding("value", place, "float(loss)", "MainThread", lost=10 * lost)],
+        windows=windows,
+    ).to_json()
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        ({}, None),
+        ({"times.json": run_of(before=SLOW, after=SLOW[::-1]).to_json()}, None),
+        ({"after.json": watched(0.0, 0.05, code="log(loss)")}, None),
+        ({"before.json": watched(0.0, 0.4)}, r"before.json has 0.0% of the time as lost"),
+        ({"after.json": watched(0.0, 0.05, file="b.py")}, "after.json has no line of train.py"),
+        ({"after.json": watched(0.2, 0.2)}, "20.0% of the time is still lost; before, 30.0%"),
+        ({"after.json": watched(0.0, 0.36)}, "for 36% after, which may be chance: the intervals"),
+        ({"after.json": watched(0.0, 0.0, windows=5)}, "with 5 windows of the profiler it is"),
+        ({"after.json": "{}"}, "after.json: This is not a report of watch"),
+        ({"times.json": run_of(before=FAST, after=SLOW).to_json()}, "times as long as before"),
+        ({"times.json": run_of(f=FAST).to_json()}, "times.json has the times of f"),
+        ({"times.json": "nothing"}, "times.json: This text was not written by"),
+    ],
+)
+def test_the_files_of_an_assignment_are_judged(files, message, tmp_path, monkeypatch):
+    right = {"before.json": watched(0.3, 0.4), "after.json": watched(0.001, 0.05)}
+    right["times.json"] = run_of(before=SLOW, after=FAST).to_json()
+    monkeypatch.chdir(tmp_path)
+    for name, text in (right | files).items():
+        (tmp_path / name).write_text(text)
+    report = check_own_script("float(loss)")
+    assert report.verdict == ("not yet" if message else "accepted"), report
+    assert re.search(message or "The device was idle for 40% of the time before", report.saw)
