@@ -19,7 +19,7 @@ from d2lpar._measure.comparison import Until, compare, measure
 from d2lpar._measure.overlap import OverlapScore, overlap_score
 from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import format_value
-from d2lpar._timeline.plot import COLORS, WIDTH, format_axis
+from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar.book.recorded import recorded_on_gpu
@@ -104,8 +104,36 @@ def cores_busy(function: Callable[[], Any], times: int = 3) -> float:
 
 def meetings(timeline: Timeline) -> int:
     """Return how many all-reduces each device took part in, by the profiler's events."""
-    all_reduces = (e for e in timeline.events if re.match("(all-reduce|psum)", e.operator))
+    all_reduces = filter(_is_all_reduce, timeline.events)
     return max(Counter(event.device for event in all_reduces).values(), default=0)
+
+
+def _is_all_reduce(event: Event) -> bool:
+    return bool(re.match("(all-reduce|psum)", event.operator))
+
+
+def plot_all_reduces(timeline: Timeline, count: int = 6) -> Axes:
+    """Draw that many all-reduces in a row, of typical length, and the operators between them."""
+    axes = plt.figure(figsize=(WIDTH, 1.6)).add_subplot()
+    devices = sorted({event.device for event in filter(_is_all_reduce, timeline.events)})
+    if not devices:
+        return axes
+    sums = [e for e in timeline.events if e.device == devices[0] and _is_all_reduce(e)]
+    runs = sorted(zip(sums, sums[count:], strict=False), key=lambda ends: ends[1].end - ends[0].end)
+    begin, end = (event.end for event in runs[len(runs) // 2])
+    for row, device in enumerate(reversed(devices)):
+        shown = [e for e in timeline.events if e.device == device and begin < e.end <= end]
+        for waits, color in ((False, device_color(device)), (True, COLORS["wait"])):
+            bars = [
+                (max(e.start - begin, 0) / 1e9, (e.end - max(e.start, begin)) / 1e9)
+                for e in shown
+                if e.operator and _is_all_reduce(e) == waits and not e.operator.startswith("while")
+            ]
+            axes.broken_barh(bars, (row - 0.35, 0.7), color=color)
+    axes.set_yticks(range(len(devices)), reversed(devices))
+    format_axis(axes.xaxis, "s")
+    axes.set_xlabel("time, from JAX's profiler")
+    return axes
 
 
 # --- Copying while the next result is computed ----------------------------------------------------
