@@ -33,10 +33,7 @@ TIMELINE, TIMES = d2lpar.Timeline(()), d2lpar.Quantity("total", (1.0, 2.0), "s")
 BAD = {
     "measure, donated": (lambda: d2lpar.measure(jnp.sin, GONE), "was deleted, or donated"),
     "measure, donating": (lambda: d2lpar.measure(donating, jnp.ones(3)), f"'donating' {CARRIED}"),
-    "record_trace, donated": (
-        lambda: d2lpar.record_trace(donating, GONE),
-        f"'donating' {CARRIED}",
-    ),
+    "record_trace, donated": (lambda: d2lpar.record_trace(donating, GONE), f"'donating' {CARRIED}"),
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
     "Timeline.slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
     "Timeline.slowdown, no time": (

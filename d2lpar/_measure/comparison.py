@@ -39,12 +39,7 @@ from d2lpar._jax.state import require_values
 from d2lpar._measure.quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._measure.waiting import ExplainDonation, wait_all, wait_for
 from d2lpar._plain.cores import Control
-from d2lpar._plain.errors import (
-    CompilationError,
-    require_count,
-    require_function,
-    require_seconds,
-)
+from d2lpar._plain.errors import CompilationError, require_count, require_function, require_seconds
 from d2lpar._plain.format import (
     as_table,
     format_seconds,

@@ -42,22 +42,12 @@ import numpy as np
 
 from d2lpar._jax.compilations import listed, record_compilations
 from d2lpar._jax.devices import device_name
-from d2lpar._jax.profiler import (
-    annotating_module,
-    can_read_traces,
-    read_lines,
-    without_tensorflow,
-)
+from d2lpar._jax.profiler import annotating_module, can_read_traces, read_lines, without_tensorflow
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
 from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
 from d2lpar._plain.cores import Control
-from d2lpar._plain.errors import (
-    CompilationError,
-    D2lparError,
-    require_count,
-    require_function,
-)
+from d2lpar._plain.errors import CompilationError, D2lparError, require_count, require_function
 from d2lpar._timeline.timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 
 # Names of events in the trace: the recorded call and a thread that watches results; then prefixes,

@@ -4,15 +4,7 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from d2lpar import (
-    cpu,
-    gpu,
-    num_gpus,
-    try_all_gpus,
-    try_gpu,
-    two_devices,
-    use_cpu_devices,
-)
+from d2lpar import cpu, gpu, num_gpus, try_all_gpus, try_gpu, two_devices, use_cpu_devices
 from d2lpar._jax.devices import this_machine
 from d2lpar._plain.errors import DeviceError
 

@@ -78,10 +78,7 @@ def test_a_file_cut_off_or_of_another_kind_is_no_trace_unless_its_planes_are_who
 
 @pytest.mark.parametrize(
     "planes",
-    [
-        {"/device:GPU:0": {COMPUTE: []}},
-        {"/host:CPU": {"python": [("PjitFunction(f)", 0, 10, {})]}},
-    ],
+    [{"/device:GPU:0": {COMPUTE: []}}, {"/host:CPU": {"python": [("PjitFunction(f)", 0, 10, {})]}}],
     ids=["gpu", "python"],
 )
 def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, planes):

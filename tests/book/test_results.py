@@ -12,15 +12,7 @@ from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine, this_machine, versions
 from d2lpar.book import results
 from d2lpar.book.claims import Claim
-from d2lpar.book.results import (
-    MIME_TYPE,
-    ExperimentResult,
-    Results,
-    keep,
-    load,
-    page_of,
-    this_run,
-)
+from d2lpar.book.results import MIME_TYPE, ExperimentResult, Results, keep, load, page_of, this_run
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 # Values that fewer digits would change, and the extremes of a float.

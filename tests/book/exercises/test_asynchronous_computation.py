@@ -113,10 +113,7 @@ def scanned(step, parameters, batches):
     return jax.lax.scan(lambda p, b: (step(p, b), None), parameters, jnp.stack(batches))[0]
 
 
-RIGHT[check_x2] = {
-    "a window": in_a_window,
-    "the one before": consuming(wait_for_the_one_before),
-}
+RIGHT[check_x2] = {"a window": in_a_window, "the one before": consuming(wait_for_the_one_before)}
 WRONG[check_x2] = {
     "window of three": (
         functools.partial(in_a_window, limit=3),
@@ -244,10 +241,7 @@ WRONG_EVERYTHING = {
         "the device still had work for .* it does not return.\n.*no reference to a result",
     ),
     "a pause": (after_a_pause, TOO_EARLY),
-    "the list and a pause": (
-        lambda start: after_a_pause(start, jax.block_until_ready),
-        TOO_EARLY,
-    ),
+    "the list and a pause": (lambda start: after_a_pause(start, jax.block_until_ready), TOO_EARLY),
     "all that lives": (
         lambda start: (start(), jax.effects_barrier())[0],
         "some of the results were not ready",

@@ -64,10 +64,7 @@ def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
     ]
 
 
-RIGHT[check_v2] = {
-    "in buckets": in_buckets,
-    "consuming": consuming(in_buckets),
-}
+RIGHT[check_v2] = {"in buckets": in_buckets, "consuming": consuming(in_buckets)}
 WRONG[check_v2] = {
     "one message": (partial(in_buckets, cut=10**6), "had 390 numbers, and at most 100"),
     "small messages": (partial(in_buckets, cut=20), "You sent 20 messages; 390 numbers fit into 4"),
