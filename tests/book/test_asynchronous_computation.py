@@ -20,8 +20,6 @@ from d2lpar.book.asynchronous_computation import (
     time_held,
 )
 
-# --- Operations that make Python wait -----------------------------------------------------------
-
 
 def test_the_time_is_that_of_the_operation_alone(clock):
     held = time_held({"slow": lambda y, s, i: clock.advance(3)}, seconds=1e-4, clock=clock)
@@ -33,9 +31,6 @@ def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
     _, first, second = cells_of(table._repr_html_())
     assert first == ["a < b", "20 ms", "", "f(y)", "10 µs", ""]
     assert second == ["c", "10 ms", "", "", "", ""]
-
-
-# --- The three durations ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("t1", "t2"), [(3, 5), (5, 3), (4, 4)])
@@ -67,9 +62,6 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
 
     assert most_unfinished(call, 3) == 1
     assert clock.now == 9
-
-
-# --- Figures ------------------------------------------------------------------------------------
 
 
 def test_the_calls_lie_between_the_two_ends_and_no_words_overlap():

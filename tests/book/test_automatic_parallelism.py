@@ -25,8 +25,6 @@ from d2lpar.book.automatic_parallelism import (
 )
 from d2lpar.book.recorded import recorded_on_gpu
 
-# --- Calls that take equally long ---------------------------------------------------------------
-
 
 @jax.jit
 def double(x):
@@ -81,9 +79,6 @@ def test_sleeping_keeps_no_core_busy_and_counting_keeps_one():
     assert 0.05 < cores_busy(count, times=2) < 1.5
 
 
-# --- Copies -------------------------------------------------------------------------------------
-
-
 def make(index):
     return double(np.full((20, 20), index, np.float32))
 
@@ -128,9 +123,6 @@ def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
     machine, rows = recorded_on_gpu("P6")
     assert bars(axes) == [rows[name]["at once"].median for name in WAYS]
     assert machine in axes.get_xlabel()
-
-
-# --- The order of runs ----------------------------------------------------------------------------
 
 
 CHAINS = [event("CPU 0", start, start + 10, "chain", "", run) for run, start in ((1, 0), (2, 20))]

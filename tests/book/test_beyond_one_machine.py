@@ -16,9 +16,6 @@ def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
     assert cost.seconds(3, 2000) == pytest.approx(3 * 0.0045 + 0.002)
 
 
-# --- Figures ------------------------------------------------------------------------------------
-
-
 def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():
     axes = plot_processes([(1.0, 1.0001, 1.0003, 1.05), (1.0, 1.049, 1.0492, 1.05)])
     rows = [label.get_text() for label in axes.get_yticklabels()]

@@ -65,9 +65,6 @@ def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, 
     assert [float(text) for text in said] == pytest.approx([longest, total, no_limit])
 
 
-# --- A thousand machines ----------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("compute", "latency", "bandwidth", "size"), [(500, 50, 10, 400), (50, 0, 1, 10)]
 )

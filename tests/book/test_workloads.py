@@ -103,9 +103,6 @@ def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
     np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
 
 
-# --- Work -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def take(monkeypatch):
     """A function that sets the seconds that each measurement finds."""

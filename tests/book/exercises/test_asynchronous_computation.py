@@ -350,6 +350,4 @@ WRONG[check_x6] = {
 }
 
 
-# --- All of them ------------------------------------------------------------------------------
-
 test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)

@@ -392,9 +392,6 @@ WRONG[check_y6] = {
 }
 
 
-# --- All of them ------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def one_after_the_other(request, monkeypatch):
     if request.node.callspec.params["check"] is check_y6:  # It counts the all-reduces.
