@@ -24,7 +24,6 @@ from d2lpar import (
     Benchmark,
     InFlight,
     Quantity,
-    Timer,
     WaitError,
     compare,
     host_memory,
@@ -106,27 +105,6 @@ def cost_of_a_read_heard() -> Quantity:
             read()
 
     return extra_cost(read_in_a_block, read)
-
-
-def price_of_pending(many: int = 30, few: int = 3) -> Quantity:
-    """Compare a call of `submit` while many are pending with one while few are."""
-    work = Work()
-
-    def run(pending: int) -> tuple[jax.Array, float]:
-        unready, window = work(0.02), InFlight(None)
-        for _ in range(pending):
-            window.submit(lambda: unready)
-        timer = Timer()
-        for _ in range(10):
-            window.submit(lambda: unready)
-        return unready, timer.stop() / 10
-
-    times = compare(
-        {"many": lambda: run(many), "few": lambda: run(few)},
-        observe={"seconds": lambda result: result[1]},
-        repeats=15,
-    )
-    return times.ratio("many", "few", of="seconds")
 
 
 def price_of_a_window() -> Quantity:
@@ -262,7 +240,6 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
     "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
     "host_memory()": (lambda: extra_cost(per_turn(host_memory), per_turn(lambda: None)), 100e-6),
-    "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
     "steps that return 3,000 arrays, with InFlight(4), over without": (price_of_many_results, 1.05),
     "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),

@@ -129,10 +129,6 @@ WRONG[check_x2] = {
         "Only 1 of 12 steps.*\n.*each iteration",
     ),
     "stale": (stale, "wrong: it differs from the right one"),
-    "without the last": (
-        lambda step, p, batches: wait_for_the_one_before(step, p, batches[:-1]),
-        "called 11 times; it takes 12 calls",
-    ),
     "without a step": (
         lambda step, parameters, batches: sum(batches, parameters),
         r"step\(\) was never called: no step was dispatched.\n.*the new parameters",
@@ -224,10 +220,6 @@ WRONG_SECOND = {
     "a pause": (
         lambda start: after_a_pause(start)[1],
         "my_second returned too early in the last of three runs only",
-    ),
-    "no start": (
-        lambda start: 1.0,
-        r"start\(\) was never called: my_second had nothing to wait for.\n.*Call it once",
     ),
 }
 TOO_EARLY = r"my_everything returned too early in the last of three runs only.*\n.*A pause that"

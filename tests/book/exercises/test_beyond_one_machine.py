@@ -44,7 +44,6 @@ WRONG[check_v1] = {
         only_where_there_are_many,
         "has not ended.*(.|\n)*\n  Both processes have to",
     ),
-    "no function": (3, "was given an int, which cannot be called"),
 }
 
 
@@ -104,7 +103,6 @@ WRONG[check_v3] = {
         lambda path, weights: save(path.with_name("other.npz"), weights),
         "did not hold the given weights",
     ),
-    "no function": (3, "was given an int, which cannot be called"),
 }
 
 

@@ -65,14 +65,6 @@ RIGHT[check_z1] = {
 WRONG[check_z1] = {
     "at once": (training(0), "11 of 12 were that early"),
     "all at the end": (training(12), "losses pile up"),
-    "no step": (
-        lambda step, parameters, batches, log: sum(batches, parameters),
-        r"step\(\) was never called: no step was dispatched",
-    ),
-    "never a loss": (
-        training(12, drain=False),
-        r"log\(\) was never called: no loss was logged.\n.*What becomes of the loss",
-    ),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
     "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
