@@ -267,9 +267,6 @@ def test_an_argument_that_makes_no_sense_is_refused(shared):
         shared.run(number, timeout=0)
 
 
-# --- No process is left -----------------------------------------------------------------------
-
-
 def test_a_forked_child_that_ends_leaves_the_workers_of_its_parent_alone(run_python):
     program = """
 import os, sys

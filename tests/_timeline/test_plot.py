@@ -84,8 +84,6 @@ def test_the_words_of_a_large_graph_are_as_large_as_all_others_and_within_their_
         assert text.get_window_extent().width < box.get_window_extent().width
 
 
-# --- Colors -----------------------------------------------------------------------------------
-
 # Linear light as people see it who lack the cones for long, middle or short waves (G. Machado et
 # al., 2009, A Physiologically-based Model for Simulation of Color Vision Deficiency).
 SIGHT = {
@@ -317,9 +315,6 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
 def test_the_style_makes_no_script_look_like_a_notebook(run_python):
     program = "import d2lpar, IPython; d2lpar.use_style(); print(IPython.get_ipython())"
     assert run_python(program) == "None"
-
-
-# --- Axes and error bars ----------------------------------------------------------------------
 
 
 def test_an_error_bar_reaches_to_the_ends_of_the_interval_or_else_to_the_samples():

@@ -39,8 +39,6 @@ def compiled():
     jax.block_until_ready([work(FIRST), work(SECOND)])
 
 
-# --- Files that are no trace ------------------------------------------------------------------
-
 SMALL = {"/device:GPU:0": {COMPUTE: [on_gpu("f", "dot", 0, 10)]}}
 OTHER = {"/device:GPU:1": {COMPUTE: [on_gpu("g", "dot", 0, 20)]}}
 
@@ -85,9 +83,6 @@ def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, p
     (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
     with pytest.raises(D2lparError, match=r"no device events.*jax\.block_until_ready"):
         read_trace(tmp_path)
-
-
-# --- Recording --------------------------------------------------------------------------------
 
 
 def names(events, operator):
@@ -181,9 +176,6 @@ for call in (lambda f: jax.block_until_ready(f()), record_trace):  # The first c
     assert run_python(program, JAX_PLATFORMS="cpu").split() == ["True", "False"] * 2
 
 
-# --- A typical recording ------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("seconds", "control", "median"),
     [
@@ -206,9 +198,6 @@ def test_of_several_recordings_that_count_the_one_of_median_length_is_returned(
     result, run = record_typical(lambda x, y: (x, y), 5, y=6, times=len(seconds), control=control)
     assert (result, run.seconds) == ((median, 5, 6), median)
     assert next(lengths, None) is None
-
-
-# --- What Python's row shows -------------------------------------------------------------------
 
 
 WAITS = {
@@ -293,9 +282,6 @@ def test_jax_and_numpy_are_left_as_they_were_also_by_a_function_that_raises():
     assert recording_works()
 
 
-# --- When results become ready ----------------------------------------------------------------
-
-
 def test_copies_to_another_cpu_device_are_seen_by_watching():
     def copied_work():
         results = [work(FIRST, 2000) for _ in range(4)]
@@ -353,9 +339,6 @@ def test_on_a_back_end_without_a_profiler_all_devices_are_watched(monkeypatch):
     first, second = run.row("CPU 0")
     assert [first.program, second.program] == ["result", "result"]  # Neither is a copy.
     assert 0 == first.start < first.end <= second.start
-
-
-# --- Reading a trace ----------------------------------------------------------------------------
 
 
 @pytest.fixture
