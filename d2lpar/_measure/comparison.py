@@ -535,9 +535,6 @@ def _check_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> Non
             )
 
 
-# --- Rounds -----------------------------------------------------------------------------------
-
-
 @dataclass
 class _Timed:
     """One function with the times it has taken so far."""
@@ -683,9 +680,6 @@ class _Rounds:
             counts, needs = [True] * len(counts), self.control.needs
         measurements = [timed.measurement(level, counts) for timed in self.timed]
         return Comparison(measurements, level, dropped, needs)
-
-
-# --- When to stop -----------------------------------------------------------------------------
 
 
 @dataclass

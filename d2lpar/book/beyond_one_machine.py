@@ -12,6 +12,8 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
 from d2lpar.book.explore import Explorable, slider, stacked
 
+# --- The cost of messages -------------------------------------------------------------------------
+
 
 class MessageCost(NamedTuple):
     """The time of an all-reduce: a latency for each message, and a time for each byte.
@@ -40,6 +42,9 @@ class MessageCost(NamedTuple):
     def seconds(self, messages: int, size: float) -> float:
         """Return the predicted time of consecutive messages with `size` bytes in all."""
         return messages * self.alpha.median + size * self.beta.median
+
+
+# --- A thousand machines to explore ---------------------------------------------------------------
 
 
 _DOUBLINGS = 10  # Up to 1024 machines.
@@ -108,6 +113,9 @@ def explore_machines() -> Explorable:
         "behind; strong scaling rises, has a peak where the latencies of the ring take over, and "
         "falls.",
     )
+
+
+# --- Figures --------------------------------------------------------------------------------------
 
 
 def plot_processes(spans: Sequence[tuple[float, float, float, float]]) -> Axes:

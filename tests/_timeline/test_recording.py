@@ -11,15 +11,8 @@ from fakes import crowded_in
 from jax.profiler import TraceAnnotation
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import (
-    CompilationError,
-    D2lparError,
-    Event,
-    cpu,
-    read_trace,
-    record_trace,
-    record_typical,
-)
+from d2lpar import CompilationError, Event, cpu, read_trace, record_trace, record_typical
+from d2lpar._plain.errors import D2lparError
 from d2lpar._timeline import recording
 from d2lpar._timeline.recording import Result, rows_of, watch_results
 from d2lpar._timeline.timeline import PYTHON

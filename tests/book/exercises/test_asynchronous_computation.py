@@ -19,9 +19,6 @@ pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 RIGHT, WRONG = {}, {}
 
 
-# --- X1. When is the shorter formula right? ---------------------------------------------------
-
-
 def formula(t1, t2, t3, turns):
     return t1 + t2 + t3 + (turns - 1) * max(t1, t2)
 
@@ -65,9 +62,6 @@ WRONG[check_x1] = {
     ),
     "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, not"),
 }
-
-
-# --- X2. One step ahead -----------------------------------------------------------------------
 
 
 def in_a_window(step, parameters, batches, limit=2):
@@ -137,9 +131,6 @@ WRONG[check_x2] = {
 }
 
 
-# --- X3. One loop, two devices ----------------------------------------------------------------
-
-
 def loop_time(first, second, barrier):
     if barrier == "none":
         return max(sum(first), sum(second))
@@ -169,9 +160,6 @@ WRONG[check_x3] = {
     ),
     "nan": (lambda first, second, barrier: float("nan"), "says nan"),
 }
-
-
-# --- X4. Waiting for one or for all -----------------------------------------------------------
 
 
 def everything_by_a_sentinel(start):
@@ -211,10 +199,6 @@ RIGHT[check_x4] = {
 WRONG_SECOND = {
     "the first": (after_waiting_for(0), "second result was not ready"),
     "the third": (after_waiting_for(2), "second result was ready, but so was the third"),
-    "all for one": (
-        lambda start: jax.block_until_ready(start())[1],
-        "second result was ready, but so were all the others",
-    ),
     "another one": (after_waiting_for(1, 0), "my_second.*wrong"),
     "to NumPy": (lambda start: np.asarray(second_result(start)), "my_second is a NumPy ndarray"),
     "a pause": (
@@ -243,9 +227,6 @@ WRONG[check_x4] = {
     **{name: ((f, everything_by_a_sentinel), said) for name, (f, said) in WRONG_SECOND.items()},
     **{name: ((second_result, f), said) for name, (f, said) in WRONG_EVERYTHING.items()},
 }
-
-
-# --- X5. Where asynchrony ends ----------------------------------------------------------------
 
 
 def little_arithmetic(function, x):
@@ -278,9 +259,6 @@ WRONG[check_x5] = {
     "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
     "whatever has no arithmetic": (no_arithmetic, "over 100 elements runs inside"),
 }
-
-
-# --- X6. The reused buffer --------------------------------------------------------------------
 
 
 def losses_with(hand_over, wait=lambda loss: loss):

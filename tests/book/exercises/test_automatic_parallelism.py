@@ -12,21 +12,12 @@ from attempts import both_tests, consuming
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from d2lpar import Event, Timeline, cpu
-from d2lpar.book.exercises import (
-    automatic_parallelism,
-    check_y1,
-    check_y2,
-    check_y3,
-    check_y4,
-    check_y5,
-    check_y6,
-)
+from d2lpar.book.exercises import check_y1, check_y2, check_y3, check_y4, check_y5, check_y6
 
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
+RECORD_TRACE = "d2lpar.book.exercises.automatic_parallelism.record_trace"
 RIGHT, WRONG = {}, {}
-
-# --- Y1. One device, many calls ---------------------------------------------------------------
 
 
 def on_a_pool(multiply, matrices):
@@ -75,13 +66,10 @@ def recording(*events):
 
 def test_where_the_profiler_shows_no_run_y1_does_not_judge(monkeypatch):
     record = recording(Event("CPU 0", "result", "", 0, 0, 1))
-    monkeypatch.setattr(automatic_parallelism, "record_trace", record)
+    monkeypatch.setattr(RECORD_TRACE, record)
     report = check_y1(on_a_pool)
     assert report.verdict == "untestable"
     assert "shows no run of multiply()" in report.saw
-
-
-# --- Y2. Many small operators -----------------------------------------------------------------
 
 
 def vectorized(operator):
@@ -120,9 +108,6 @@ WRONG[check_y2] = {
     "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
     "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
 }
-
-
-# --- Y3. Computing on both, and copying -------------------------------------------------------
 
 
 def send_at_once(make, send, n):
@@ -184,9 +169,6 @@ WRONG[check_y3] = {
         "Item 0 of your function's result is wrong",
     ),
 }
-
-
-# --- Y4. Reading a profile --------------------------------------------------------------------
 
 
 def spans_of(timeline, row):
@@ -252,9 +234,6 @@ WRONG[check_y4] = {
     "nan": (changed(lambda share, start, end: (np.nan, start, end)), "says that nan of it is idle"),
     "huge": (lambda *args: [10**400] * 3, r"returned \[10000.*\.\.\., not three numbers"),
 }
-
-
-# --- Y5. More than a list ---------------------------------------------------------------------
 
 
 def pipeline_at_once(first, second, batches, devices):
@@ -327,9 +306,6 @@ WRONG[check_y5] = {
 }
 
 
-# --- Y6. A loop for each device ---------------------------------------------------------------
-
-
 def mapped_by_shards(solve, mesh):
     rows = PartitionSpec("data")
     return jax.shard_map(jax.vmap(solve), mesh=mesh, in_specs=rows, out_specs=rows)
@@ -378,7 +354,7 @@ def one_after_the_other(request, monkeypatch):
         return
     # test_book.py has a real recording of calls that take turns, by the starter of Y1.
     runs = (Event("CPU 0", "work", "dot", number, number, 1) for number in range(6))
-    monkeypatch.setattr(automatic_parallelism, "record_trace", recording(*runs))
+    monkeypatch.setattr(RECORD_TRACE, recording(*runs))
 
 
 test_right_answers_are_accepted, tells = both_tests(RIGHT, WRONG)

@@ -10,8 +10,6 @@ from d2lpar.book.exercises import check_v1, check_v2, check_v3, check_v4
 
 RIGHT, WRONG = {}, {}
 
-# --- V1. The mean of all ----------------------------------------------------------------------
-
 
 def by_sums(numbers, dtype=np.float32):
     from jax.experimental import multihost_utils
@@ -47,9 +45,6 @@ WRONG[check_v1] = {
 }
 
 
-# --- V2. Fewer messages -----------------------------------------------------------------------
-
-
 def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
     """Return the sums of arrays that travel one behind the other."""
     flat = np.concatenate([array.ravel() for array in arrays])
@@ -80,9 +75,6 @@ WRONG[check_v2] = {
 }
 
 
-# --- V3. A checkpoint to rely on --------------------------------------------------------------
-
-
 def save(path, weights):
     partial = path.with_suffix(".partial")
     with open(partial, "wb") as file:
@@ -104,9 +96,6 @@ WRONG[check_v3] = {
         "did not hold the given weights",
     ),
 }
-
-
-# --- V4. Whose rows ---------------------------------------------------------------------------
 
 
 def rows_of(examples, rows, step, process, processes, seed=None, cut=np.split):

@@ -1,7 +1,6 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
 import operator
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -16,8 +15,6 @@ from d2lpar.book.exercises import check_z1, check_z2, check_z3
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
-
-# --- Z1. A log without waiting ----------------------------------------------------------------
 
 
 def training(lag, as_number=float, drain=True):
@@ -72,9 +69,6 @@ WRONG[check_z1] = {
 }
 
 
-# --- Z2. Readers ahead ------------------------------------------------------------------------
-
-
 def with_futures(threads=None, ahead=None, take=deque.popleft):
     """Return a generator that takes its batches from the reads under way."""
 
@@ -100,16 +94,6 @@ def in_the_loop(read, count, readers):
     yield from map(read, range(count))
 
 
-def pausing(read, count, readers):
-    """Read as many at a time as may be ahead, and sleep before the next ones."""
-
-    def pause_and_read(number):
-        time.sleep(0.5 if number >= readers else 0)
-        return read(number)
-
-    yield from with_futures(ahead=count)(pause_and_read, count, readers)
-
-
 def drops_the_error(read, count, readers):
     def careful(number):
         try:
@@ -127,7 +111,6 @@ WRONG[check_z2] = {
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
-    "pauses": (pausing, "batch 3 had been taken, .*more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
     "error too early": (
@@ -137,9 +120,6 @@ WRONG[check_z2] = {
     "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
 }
-
-
-# --- Z3. An evaluation that waits once --------------------------------------------------------
 
 
 def evaluation(add, fill=np.zeros, valid=len):

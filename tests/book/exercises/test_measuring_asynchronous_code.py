@@ -22,9 +22,6 @@ def seconds(function, clock):
     return clock() - start
 
 
-# --- W1. A benchmark to mend ------------------------------------------------------------------
-
-
 def benchmark(
     warm_up=lambda step, x: step(x).block_until_ready(), wait=jax.block_until_ready, count=40
 ):
@@ -107,9 +104,6 @@ WRONG[check_w1] = {
 }
 
 
-# --- W2. A fair comparison --------------------------------------------------------------------
-
-
 def comparison(summary=median, rounds=9, alternate=True, ask="after", counts=bool):
     """Return a comparison in turn that sums up the ratios of the rounds that count."""
 
@@ -182,9 +176,6 @@ WRONG[check_w2] = {
     "its own clock": (without_the_clock, "between two readings of the clock"),
     "nothing": (lambda a, b, clock, cores_free: 1.0, r"a\(\) was never called"),
 }
-
-
-# --- W3. A verdict ----------------------------------------------------------------------------
 
 
 def verdict(samples, bound, level):
