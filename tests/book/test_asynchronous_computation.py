@@ -7,24 +7,17 @@ from tables import cells_of
 from timelines import event, timeline
 
 from d2lpar import compare
-from d2lpar.book.asynchronous_computation import (
-    Held,
-    HeldTable,
-    Pipeline,
-    most_unfinished,
-    plot_steps,
-    plot_two_ends,
-    time_held,
-)
+from d2lpar.book import asynchronous_computation as page
 
 
 def test_the_time_is_that_of_the_operation_alone(clock):
-    held = time_held({"slow": lambda y, s, i: clock.advance(3)}, seconds=1e-4, clock=clock)
+    held = page.time_held({"slow": lambda y, s, i: clock.advance(3)}, seconds=1e-4, clock=clock)
     assert held["slow"].seconds == 3
 
 
 def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
-    table = HeldTable({"a < b": Held(True, 0.02), "f(y)": Held(False, 1e-5), "c": Held(True, 0.01)})
+    held = {"a < b": (True, 0.02), "f(y)": (False, 1e-5), "c": (True, 0.01)}
+    table = page.HeldTable((name, page.Held(*each)) for name, each in held.items())
     _, first, second = cells_of(table._repr_html_())
     assert first == ["a < b", "20 ms", "", "f(y)", "10 µs", ""]
     assert second == ["c", "10 ms", "", "", "", ""]
@@ -44,7 +37,7 @@ def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them
         {"one iteration": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
         clock=clock,
     )
-    found = Pipeline.of(times, iterations=10)
+    found = page.Pipeline.of(times, iterations=10)
     assert (found.t1.median, found.t2.median) == (t1, t2)
     assert found.with_barrier.median == 10 * (t1 + t2)
     assert found.without.median == t1 + t2 + 9 * max(t1, t2)
@@ -57,12 +50,12 @@ def test_results_are_counted_that_are_unfinished_at_the_same_time(clock):
         clock.advance(2)
         return FakeArray(clock, next(ready_at))
 
-    assert most_unfinished(call, 3) == 1
+    assert page.most_unfinished(call, 3) == 1
     assert clock.now == 9
 
 
 def test_the_calls_lie_between_the_two_ends_and_no_words_overlap():
-    axes = plot_two_ends()
+    axes = page.plot_two_ends()
     axes.figure.draw_without_rendering()
     boxes = [text.get_window_extent() for text in axes.texts if text.get_text()]
     assert not any(one.overlaps(other) for one, other in itertools.combinations(boxes, 2))
@@ -78,7 +71,7 @@ def test_the_same_steps_of_two_loops_are_numbered_and_begin_and_end_with_a_run()
             event("CPU 0", period + 10, period + 12, "other", "", 9),
         )
 
-    axes = plot_steps({"slow": loop(30), "fast": loop(20)}, "step", 2, 4)
+    axes = page.plot_steps({"slow": loop(30), "fast": loop(20)}, "step", 2, 4)
     assert [texts(chart) for chart in axes] == [["step 2", "step 3", "step 4"]] * 2
     shown = [chart.collections[0].get_paths() for chart in axes]
     last = [max(path.get_extents().x1 for path in paths) for paths in shown]
