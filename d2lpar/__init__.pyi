@@ -37,16 +37,8 @@ from ._measure.quantity import (
     exact as exact,
     once as once,
 )
-from ._measure.waiting import (
-    InFlight as InFlight,
-    blocks_host as blocks_host,
-    wait_all as wait_all,
-)
-from ._plain.cores import (
-    Control as Control,
-    free_cores as free_cores,
-    usable_cores as usable_cores,
-)
+from ._measure.waiting import InFlight as InFlight, blocks_host as blocks_host, wait_all as wait_all
+from ._plain.cores import Control as Control, free_cores as free_cores, usable_cores as usable_cores
 from ._plain.errors import (
     CompilationError as CompilationError,
     D2lparError as D2lparError,

@@ -58,9 +58,6 @@ def load(file: Path) -> dict:
     return {"schema": 2, "pages": {}}
 
 
-# --- Running ----------------------------------------------------------------------------------
-
-
 def runs(
     page: Path, label: str, intervention: Intervention | None, keys: Iterable[str] = (), **options
 ) -> Iterator[tuple[int, dict[str, Claim], Mapping]]:
@@ -127,9 +124,6 @@ def summary(claim: Claim) -> dict:
 def in_words(counts: Mapping[str, int]) -> str:
     """Return a line such as "holds: 12, inconclusive: 1"."""
     return ", ".join(f"{word}: {count}" for word, count in counts.items())
-
-
-# --- Whole pages under other conditions -------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -199,9 +193,6 @@ def conditions_of(page: str) -> list[Condition]:
     return [condition for condition in CONDITIONS if condition.page in (None, page)]
 
 
-# --- Defects ----------------------------------------------------------------------------------
-
-
 def complaint(side: str, key: str, result: Mapping) -> str:
     """Return the defect that a claim's result shows; empty if there is none."""
     verdict = result["verdict"]
@@ -236,9 +227,6 @@ def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
         record = conditions.get(condition.name)
         if wrong := condition.wrong(name, record) if record else "has not run":
             yield f"{name}, on {condition.name}: {wrong}"
-
-
-# --- All pages --------------------------------------------------------------------------------
 
 
 def evidence_of(page: Path) -> dict:

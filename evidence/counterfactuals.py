@@ -208,8 +208,7 @@ CAUSES = {
         "the batch that is shorter", {"shape = 10 * rows + 5,": "shape = 10 * rows,"}
     ),
     "checkpoint-in-a-thread": Intervention(
-        "the thread",
-        {"writing = writer.submit(save, on_host, *where)": "save(on_host, *where)"},
+        "the thread", {"writing = writer.submit(save, on_host, *where)": "save(on_host, *where)"}
     ),
     "watched-loop-mended": Intervention(
         "reading ahead, and reading the loss later",
@@ -261,8 +260,7 @@ CAUSES = {
     ),
     # beyond-one-machine
     "each-holds-a-part": Intervention(
-        "the second process",
-        {"two = Workers(2)\n": "two = Workers(1)\n"},
+        "the second process", {"two = Workers(2)\n": "two = Workers(1)\n"}
     ),
     "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
     "each-message-costs-alpha": NO_SIXTEEN_MESSAGES,
@@ -283,8 +281,7 @@ CAUSES = {
         "the kill", {"os.kill(os.getpid(), signal.SIGKILL)\n": "pass\n"}
     ),
     "hang-names-who-is-missing": Intervention(
-        "the minibatch that is missing",
-        {"anew.run(train_on, [4, 3]": "anew.run(train_on, [4, 4]"},
+        "the minibatch that is missing", {"anew.run(train_on, [4, 3]": "anew.run(train_on, [4, 4]"}
     ),
     "barrier-names-who-is-missing": Intervention(
         "the process that does not come", {"coming=[0, 1]": "coming=[0, 1, 2]"}
@@ -307,8 +304,7 @@ CAUSES = {
         "the queue of losses", {"        if len(pending) > lag:\n": "        if pending:\n"}
     ),
     "z2-three-readers": Intervention(
-        "the other readers",
-        {"ThreadPoolExecutor(readers)": "ThreadPoolExecutor(1)"},
+        "the other readers", {"ThreadPoolExecutor(readers)": "ThreadPoolExecutor(1)"}
     ),
 }
 

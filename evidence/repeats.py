@@ -35,9 +35,6 @@ ENOUGH = 5  # runs of each page for an estimate
 SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
-# --- Running ----------------------------------------------------------------------------------
-
-
 def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE) -> None:
     """Run pages until each has so many runs, keep each run, and print the report on all of them.
 
@@ -61,9 +58,6 @@ def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE)
                 verdicts = in_words(Counter(claim.verdict for claim in made))
                 print(f"run {number + 1} of {repeats}, {name_of(page)}: {verdicts}", flush=True)
     print(report(rows, list(map(name_of, pages))))
-
-
-# --- The file ---------------------------------------------------------------------------------
 
 
 def load(file: Path) -> list[dict[str, str]]:
@@ -92,9 +86,6 @@ def claims_in(row: Mapping[str, str]) -> dict[str, tuple[str, list[float]]]:
     """Return the verdicts and margins of the claims in a row, by their keys."""
     parts = (claim.split() for claim in row["claims"].split("; "))
     return {key: (verdict, list(map(float, margins))) for key, verdict, *margins in parts}
-
-
-# --- The report -------------------------------------------------------------------------------
 
 
 def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:

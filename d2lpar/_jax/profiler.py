@@ -47,9 +47,6 @@ class Sessions:
     def open(self) -> Any:
         """Return an open session, which ends with `stop()`, or None if JAX gives none."""
         self.why_none = ""
-        if not can_read_traces():
-            self.why_none = "reading the profiler's records takes JAX 0.7.1 or newer"
-            return None
         try:
             from jax._src.lib import _profiler
 
@@ -82,11 +79,6 @@ class Sessions:
 
             if _profiler.ProfilerSession is self._replacement:
                 _profiler.ProfilerSession = self._original
-
-
-def can_read_traces() -> bool:
-    """Return whether this version of JAX can read traces: `ProfileData` is None in jax 0.7.0."""
-    return getattr(sys.modules["jax"].profiler, "ProfileData", None) is not None
 
 
 def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:

@@ -39,12 +39,7 @@ from d2lpar._jax.state import require_values
 from d2lpar._measure.quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._measure.waiting import ExplainDonation, wait_all, wait_for
 from d2lpar._plain.cores import Control
-from d2lpar._plain.errors import (
-    CompilationError,
-    require_count,
-    require_function,
-    require_seconds,
-)
+from d2lpar._plain.errors import CompilationError, require_count, require_function, require_seconds
 from d2lpar._plain.format import (
     as_table,
     format_seconds,
@@ -540,9 +535,6 @@ def _check_observed(observe: Mapping[str, Any], units: Mapping[str, str]) -> Non
             )
 
 
-# --- Rounds -----------------------------------------------------------------------------------
-
-
 @dataclass
 class _Timed:
     """One function with the times it has taken so far."""
@@ -688,9 +680,6 @@ class _Rounds:
             counts, needs = [True] * len(counts), self.control.needs
         measurements = [timed.measurement(level, counts) for timed in self.timed]
         return Comparison(measurements, level, dropped, needs)
-
-
-# --- When to stop -----------------------------------------------------------------------------
 
 
 @dataclass

@@ -118,9 +118,7 @@ class Sampler:
     """Samples the threads of this process: their lines, and the line that called JAX last."""
 
     def __init__(
-        self,
-        publish: Callable[[dict[str, Any]], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, publish: Callable[[dict[str, Any]], None], clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._publish, self._clock = publish, clock
         # For each thread its last sample, when it last moved or computed, and its CPU time.

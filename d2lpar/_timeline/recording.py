@@ -42,22 +42,12 @@ import numpy as np
 
 from d2lpar._jax.compilations import listed, record_compilations
 from d2lpar._jax.devices import device_name
-from d2lpar._jax.profiler import (
-    annotating_module,
-    can_read_traces,
-    read_lines,
-    without_tensorflow,
-)
+from d2lpar._jax.profiler import annotating_module, read_lines, without_tensorflow
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
 from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
 from d2lpar._plain.cores import Control
-from d2lpar._plain.errors import (
-    CompilationError,
-    D2lparError,
-    require_count,
-    require_function,
-)
+from d2lpar._plain.errors import CompilationError, D2lparError, require_count, require_function
 from d2lpar._timeline.timeline import ANNOTATION, COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 
 # Names of events in the trace: the recorded call and a thread that watches results; then prefixes,
@@ -151,7 +141,7 @@ def _record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "_Rec
                 "of the same shapes, dtypes and devices."
             )
         files = sorted(Path(folder).rglob("*.xplane.pb"))
-        data = files[-1].read_bytes() if files and can_read_traces() else b""
+        data = files[-1].read_bytes() if files else b""
     return _Recording(result, results, data, took / 1e9)
 
 
@@ -235,8 +225,8 @@ def read_trace(path: str | Path) -> Timeline:
         The timeline. Its first event starts at 0.
 
     Raises:
-        D2lparError: If there is no trace, the file is cut off or something else, it has no event
-            of a device, or this version of JAX cannot read traces.
+        D2lparError: If there is no trace, the file is cut off or something else, or it has no
+            event of a device.
 
     Example:
         >>> read_trace("nowhere")
@@ -252,8 +242,6 @@ folder that was given to jax.profiler.trace.
             f"There is no trace at {path}: name an .xplane.pb file, or the folder that was given "
             "to jax.profiler.trace."
         )
-    if not can_read_traces():
-        raise D2lparError(f"jax {jax.__version__} cannot read traces; it takes 0.7.1 or newer.")
     newest = max(files, key=lambda file: file.stat().st_mtime)
     data = newest.read_bytes()
     if not looks_complete(data):

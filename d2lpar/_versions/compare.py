@@ -87,9 +87,6 @@ class Change:
         return f"{left} {self.ratio:6.3g} times ({interval}): {self.verdict}"
 
 
-# --- Two files --------------------------------------------------------------------------------
-
-
 def read(file: Path) -> Comparison:
     """Return the comparison in a file, which may hold a program's whole output.
 
@@ -185,9 +182,6 @@ def rank_sums(m: int, n: int) -> np.ndarray:
             exceeds = np.roll(row[j], j)  # One of the m is last, and exceeds all j.
             row[j] = (i * exceeds + (j * row[j - 1] if j else 0)) / (i + j)
     return row[n]
-
-
-# --- Two commits, in turn ---------------------------------------------------------------------
 
 
 class Version(NamedTuple):
@@ -395,8 +389,6 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
         result.append(Change(function, quantity, old, new, unit, ratio, interval, needs))
     return result
 
-
-# --- The report -------------------------------------------------------------------------------
 
 TWO_RUNS = """\
 In brackets: the interval of the ratio, from the samples of both runs.

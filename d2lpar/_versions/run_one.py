@@ -47,10 +47,7 @@ def check_imports(repository: Path, version_folder: Path) -> None:
     }
     # The repository may contain Python itself, as .venv, and the version that runs.
     pythons = {Path(prefix).resolve() for prefix in (sys.prefix, sys.base_prefix)}
-    allowed = [
-        version_folder,
-        *(python for python in pythons if repository in python.parents),
-    ]
+    allowed = [version_folder, *(python for python in pythons if repository in python.parents)]
     wrong = sorted(
         name
         for name, file in files.items()

@@ -133,11 +133,7 @@ def _compiling(sample: Sample, programs: list[Compiled]) -> dict[int, Compiled]:
 
 
 def _charges(
-    window: Window,
-    sample: Sample,
-    lost: float,
-    order: list[int],
-    compiling: dict[int, Compiled],
+    window: Window, sample: Sample, lost: float, order: list[int], compiling: dict[int, Compiled]
 ) -> Iterator[Charge]:
     """Yield a charge for each line of a sample; the first carries what is lost."""
     seconds = sample.end - sample.start

@@ -253,9 +253,6 @@ def _cut(window: Window, start: float) -> Iterator[Sample]:
             yield sample._replace(start=begin, end=end)
 
 
-# --- Findings -------------------------------------------------------------------------------------
-
-
 def _findings(
     watched: Watched,
     watcher: Any,

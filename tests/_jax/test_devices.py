@@ -4,20 +4,9 @@ from types import SimpleNamespace
 import jax
 import pytest
 
-from d2lpar import (
-    cpu,
-    gpu,
-    num_gpus,
-    try_all_gpus,
-    try_gpu,
-    two_devices,
-    use_cpu_devices,
-)
+from d2lpar import cpu, gpu, num_gpus, try_all_gpus, try_gpu, two_devices, use_cpu_devices
 from d2lpar._jax.devices import this_machine
 from d2lpar._plain.errors import DeviceError
-
-# --- Devices ------------------------------------------------------------------------------------
-
 
 CPUS = jax.local_devices(backend="cpu")
 
@@ -99,9 +88,6 @@ def test_two_devices_that_are_not_there_are_an_error_with_a_way_out(machine):
     message = r"gpu\+gpu or cpu\+cpu, but JAX sees 1 CPU.* 1 GPU device\..*use_cpu_devices\(2\)"
     with pytest.raises(DeviceError, match=message):
         two_devices("gpu+gpu", "cpu+cpu")
-
-
-# --- The machine --------------------------------------------------------------------------------
 
 
 def test_devices_are_counted_by_kind(machine):

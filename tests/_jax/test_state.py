@@ -3,35 +3,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from d2lpar import (
-    Benchmark,
-    D2lparError,
-    InFlight,
-    PeakMemory,
-    Timer,
-    blocks_host,
-    compare,
-    measure,
-    no_waits,
-    record_trace,
-    wait_all,
-    watch,
-)
+import d2lpar
+from d2lpar import D2lparError
 from d2lpar._jax import state
 from d2lpar._measure.waiting import wait_for
 
 CALLS = {
-    "measure": lambda x: measure(jnp.sin, x),
-    "compare": lambda x: compare({"sin": lambda: jnp.sin(x)}),
-    "wait_all": lambda x: wait_all(),
-    "blocks_host": lambda x: blocks_host(float, lambda: [x]),
-    "record_trace": lambda x: record_trace(jnp.sin, x),
-    "watch": lambda x: watch().__enter__(),
-    "no_waits": lambda x: no_waits().__enter__(),
-    "Timer": lambda x: Timer(),
-    "Benchmark": lambda x: Benchmark().__enter__(),
-    "PeakMemory": lambda x: PeakMemory().__enter__(),
-    "InFlight": lambda x: InFlight(2),
+    "measure": lambda x: d2lpar.measure(jnp.sin, x),
+    "compare": lambda x: d2lpar.compare({"sin": lambda: jnp.sin(x)}),
+    "wait_all": lambda x: d2lpar.wait_all(),
+    "blocks_host": lambda x: d2lpar.blocks_host(float, lambda: [x]),
+    "record_trace": lambda x: d2lpar.record_trace(jnp.sin, x),
+    "watch": lambda x: d2lpar.watch().__enter__(),
+    "no_waits": lambda x: d2lpar.no_waits().__enter__(),
+    "Timer": lambda x: d2lpar.Timer(),
+    "Benchmark": lambda x: d2lpar.Benchmark().__enter__(),
+    "PeakMemory": lambda x: d2lpar.PeakMemory().__enter__(),
+    "InFlight": lambda x: d2lpar.InFlight(2),
 }
 
 
@@ -54,8 +42,8 @@ def test_what_has_a_value_under_jit_may_be_waited_for():
 def test_the_first_look_may_come_while_jax_traces():
     state._state_outside.cache_clear()
     with pytest.raises(D2lparError, match="while JAX traces"):
-        jax.vmap(lambda x: Timer())(np.ones(3))
-    Timer()
+        jax.vmap(lambda x: d2lpar.Timer())(np.ones(3))
+    d2lpar.Timer()
 
 
 def test_what_was_compiled_before_is_not_compiled_again_after_the_first_look(run_python):

@@ -105,9 +105,6 @@ def test_a_steady_drift_of_the_machine_hits_all_arms_alike(clock, device, arms):
     assert len({sum(times[arm].total.samples) for arm in arms}) == 1
 
 
-# --- A state that is handed from call to call ---------------------------------------------------
-
-
 @functools.partial(jax.jit, donate_argnums=0)
 def descend(state, x, *, rate=1.0):
     """A step that donates its state, of arrays and a typed key, and returns it with a loss."""
@@ -166,9 +163,6 @@ def test_the_trees_of_state_and_result_are_compared_in_the_first_call_only():
     assert [step().shape, step().shape] == [(3,), (4,)]
 
 
-# --- What else is observed --------------------------------------------------------------------
-
-
 def test_what_is_observed_is_off_the_clock_and_has_a_sample_for_each_round(clock, device):
     calls = itertools.count()
 
@@ -205,9 +199,6 @@ def test_a_ratio_is_taken_round_by_round_and_named(clock, device):
         times.ratio("a", "c")
     with pytest.raises(KeyError, match="'a' has no 'memory'; it has dispatch, total"):
         times.ratio("a", "b", of="memory")
-
-
-# --- The rounds that count --------------------------------------------------------------------
 
 
 def test_rounds_in_which_the_control_does_not_hold_do_not_count(clock, device):
@@ -255,9 +246,6 @@ def test_a_look_waits_for_rounds_that_count_unless_the_time_is_up_or_hardly_any_
     # Where fewer than nine rounds count, all are kept.
     assert len(times["a"].total.samples) == samples
     assert (times.dropped_rounds, times.needs) == (dropped, needs)
-
-
-# --- When it stops ----------------------------------------------------------------------------
 
 
 def below_5(times):
@@ -320,9 +308,6 @@ STALE = Quantity("measured before", range(9))
 def test_a_question_that_no_measurement_can_answer_is_refused(until, message):
     with pytest.raises(ValueError, match=message):
         compare({"a": int}, until=until)
-
-
-# --- In a notebook ----------------------------------------------------------------------------
 
 
 def test_below_the_table_each_remark_stands_once_and_names_are_text():

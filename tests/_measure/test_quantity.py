@@ -175,9 +175,6 @@ def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
     assert repr(read) == repr(predicate)
 
 
-# --- In a sentence and in a table -------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("quantity", "spec", "text"),
     [

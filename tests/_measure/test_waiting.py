@@ -11,8 +11,6 @@ from d2lpar import InFlight, blocks_host, carried, cpu, measure, record_trace, w
 from d2lpar._measure import waiting
 from d2lpar.book.workloads import chain
 
-# --- Barriers -----------------------------------------------------------------------------------
-
 # Not `is_ready`: for some microseconds after `wait_all` it may still be False.
 WHAT_WAIT_ALL_LEAVES = """
 import time, jax, jax.numpy as jnp, numpy as np
@@ -92,9 +90,6 @@ def test_an_operand_that_the_operation_deletes_is_not_asked(clock):
 def test_an_operation_that_leaves_no_array_to_ask_is_refused():
     with pytest.raises(ValueError, match="no array left whose readiness"):
         blocks_host(lambda array: array.delete(), lambda: [jnp.ones(3) + 1])
-
-
-# --- In flight ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bound", [1, 2, 3])

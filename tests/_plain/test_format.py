@@ -17,8 +17,6 @@ from d2lpar._plain.format import (
     write_whole,
 )
 
-# --- Seconds and bytes --------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("value", "unit", "text"),
@@ -37,9 +35,6 @@ from d2lpar._plain.format import (
 )
 def test_a_value_has_three_digits_and_the_prefix_that_fits(value, unit, text):
     assert format_value(value, unit) == text
-
-
-# --- Tables -------------------------------------------------------------------------------------
 
 
 def test_a_table_has_a_header_a_name_for_each_row_and_remarks_that_are_text():
@@ -73,9 +68,6 @@ def test_a_bar_lies_within_its_column_and_has_a_label(bar, shapes):
     ((label, drawn),) = bars_of(bar)
     assert label
     assert drawn == shapes
-
-
-# --- Writing files -----------------------------------------------------------------------------
 
 
 @pytest.fixture

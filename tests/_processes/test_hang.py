@@ -27,9 +27,6 @@ def process(number, *threads, fate="", printed="", **more):
     return ProcessStatus(number, state | {"threads": threads} | more, fate, printed)
 
 
-# --- The shared memory ------------------------------------------------------------------------
-
-
 def test_while_a_state_is_written_the_previous_one_can_be_read():
     writer, read = SharedState(), []
     reader = SharedState(writer.file.fileno())
@@ -65,9 +62,6 @@ def test_a_state_that_is_too_long_keeps_its_first_threads():
     shared.close()
 
 
-# --- The samples ------------------------------------------------------------------------------
-
-
 def test_a_thread_stands_at_its_line_since_it_came_there():
     items = queue.Queue()
 
@@ -95,9 +89,6 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
     assert second["since"] == clock.now
     items.put(None)
     shared.close()
-
-
-# --- The verdict ------------------------------------------------------------------------------
 
 
 def waiting_at(*lines, steps=(None,) * 4, callers=((),) * 4):

@@ -69,6 +69,8 @@ def test_what_is_kept_is_passed_to_later_calls_and_never_sent(shared):
     assert shared.run(lambda lock: lock.locked(), lock=locks) == [True, True]
     assert shared.run(lambda same: same, same=shared.keep(number, timeout=9)) == [0, 1]
     assert shared.run(shared.keep(lambda: abs), -3) == [3, 3]  # A function may be kept too.
+    with pytest.raises(ValueError, match="kept by other workers"):
+        shared.run(abs, workers_module.Kept(-1, 1))
 
 
 def test_what_they_print_is_shown_with_their_number_however_much(shared, capfd):
@@ -256,18 +258,6 @@ def test_a_message_that_never_ends_counts_as_none(sleeping):
     os.write(workers_end.fileno(), struct.pack("!i", 100) + b"begun")
     with pytest.raises(TimeoutError):
         worker.receive(0.1)
-
-
-def test_an_argument_that_makes_no_sense_is_refused(shared):
-    with pytest.raises(ValueError, match="devices must be an integer of at least"):
-        Workers(1, devices=0)
-    with pytest.raises(ValueError, match="kept by other workers"):
-        shared.run(abs, workers_module.Kept(-1, 1))
-    with pytest.raises(ValueError, match="timeout must be a finite, positive number"):
-        shared.run(number, timeout=0)
-
-
-# --- No process is left -----------------------------------------------------------------------
 
 
 def test_a_forked_child_that_ends_leaves_the_workers_of_its_parent_alone(run_python):

@@ -88,9 +88,6 @@ def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs
     assert [node["name"] for node in nodes if node["operator"] == "input"] == names
 
 
-# --- Devices ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("function", "args", "names"),
     [
@@ -131,9 +128,6 @@ def test_a_copy_and_the_operators_after_it_have_the_device_of_its_target(target,
 def test_arrays_of_two_devices_in_one_operator_are_an_error_that_names_them():
     with pytest.raises(DeviceError, match=r"'add' is given arrays of CPU 0 and CPU 1.*copy"):
         computation_graph(lambda x, y: x * 2 + y, on(1), on(0))
-
-
-# --- Critical paths ---------------------------------------------------------------------------
 
 
 def test_one_slow_operator_can_outweigh_a_chain():

@@ -90,9 +90,6 @@ def test_a_comparison_that_makes_no_sense_is_refused(arguments, message, reposit
     assert message in capsys.readouterr().err
 
 
-# --- Which version runs -----------------------------------------------------------------------
-
-
 def test_six_rounds_run_the_versions_in_turn_and_decide(repository, tmp_path, capfd):
     assert compare("--before", "main", SCRIPT, tmp_path / "log") == 0
     assert (tmp_path / "log").read_text() == "slow fast fast slow " * 3
@@ -165,9 +162,6 @@ def test_an_option_behind_the_script_goes_to_the_script_with_a_note(repository, 
     assert Path("--rounds").exists()  # The script writes into each file that it is given.
 
 
-# --- What goes wrong --------------------------------------------------------------------------
-
-
 def test_in_a_shallow_clone_the_way_to_an_older_commit_is_named(repository, monkeypatch, capsys):
     commit()
     git("clone", "--quiet", "--depth=1", repository.as_uri(), "../shallow")
@@ -198,9 +192,6 @@ def test_a_version_that_fails_or_runs_the_code_of_the_other_is_refused(
     message = capfd.readouterr().err
     assert f"bench.py of HEAD ({git('rev-parse', 'HEAD')[:7]}) has " in message
     assert words in message
-
-
-# --- Nothing is written or left ---------------------------------------------------------------
 
 
 def test_a_hook_of_git_may_compare_and_nothing_in_the_repository_is_written(repository):

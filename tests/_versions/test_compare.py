@@ -21,9 +21,6 @@ def verdicts(changes):
     return {(change.function, change.quantity): change.verdict for change in changes}
 
 
-# --- Two files --------------------------------------------------------------------------------
-
-
 def test_the_interval_of_a_ratio_has_the_ranks_that_the_tables_of_mann_and_whitney_give():
     # Nine against nine samples, 5 % on both sides: 17 is the largest sum that is significant.
     assert rank_sums(9, 9)[:18].sum() <= 0.025 < rank_sums(9, 9)[:19].sum()
@@ -63,9 +60,6 @@ def test_an_observed_quantity_is_compared_as_well_and_is_less_or_more():
     assert verdicts(changes(before, after))["f", "memory"] == "seems less"
 
 
-# --- Rounds in turn ---------------------------------------------------------------------------
-
-
 def test_of_several_rounds_only_what_all_have_is_compared():
     rounds = [(run_of(f=SLOW, g=SLOW), run_of(f=FAST))] * 6
     assert verdicts(changes_in_turn(rounds)) == dict.fromkeys(
@@ -77,9 +71,6 @@ def test_of_rounds_with_a_zero_on_either_side_there_is_no_ratio():
     pair = run_of(f=(SLOW, SLOW)), run_of(f=(SLOW, (0.0,) * 9))
     for rounds in ([pair] * 6, [pair[::-1]] * 6):
         assert verdicts(changes_in_turn(rounds))["f", "memory"] == "undecided"
-
-
-# --- The report -------------------------------------------------------------------------------
 
 
 def test_the_report_has_each_change_and_caution_once_and_names_two_machines():
@@ -115,9 +106,6 @@ def test_a_report_says_how_many_intervals_may_err_and_how_many_rounds_may_decide
     assert "Up to 5 % of such intervals err: of these 2, 0.1 on average." in plain
     assert re.findall(", result ready: (.*) rounds", plain) == [rounds] * bool(rounds)
     assert ("call returns" in plain, "call returns" in full) == (False, True)
-
-
-# --- Files ------------------------------------------------------------------------------------
 
 
 def test_a_comparison_and_a_measurement_come_back_from_json_as_they_were():

@@ -9,16 +9,6 @@ from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._measure.mean_share import FEWEST
 
 
-def test_the_losses_of_all_lines_add_up_to_the_idle_time_of_the_device():
-    one = window([READ] * 4 + [STEP] + [WAIT] * 5, busy={"CPU 0": [(0.045, 0.095)]})
-    watched = account(one, one)
-    assert sum(map(watched.loss, watched.findings)) == pytest.approx(0.5)
-    assert watched.idle_seconds / watched.judged_seconds == pytest.approx(0.5)
-    by_line = {f.place.code: watched.loss(f) for f in watched.findings}
-    assert by_line["read()"] == pytest.approx(0.4)
-    assert by_line["wait()"] == pytest.approx(0.05)
-
-
 def test_threads_at_one_line_are_one_finding_that_counts_them():
     threads = [READ] * 3 + [STEP] + [LOG] * 6, [None] * 3 + [LOG] * 7
     watched = account(window(*threads, busy={"CPU 0": [(0.03, 0.1)]}))

@@ -26,9 +26,6 @@ def waits_of(function, *args, **options):
     return {finding.place.code: finding for finding in raised.value.findings}
 
 
-# --- What is found --------------------------------------------------------------------------------
-
-
 READS = {
     **NEED_A_VALUE,
     "np.from_dlpack": lambda y, s, i: np.from_dlpack(y),
@@ -136,9 +133,6 @@ def test_a_compilation_counts_only_where_it_is_forbidden(new_function, y):
             new_function(y[0])
 
 
-# --- What does not count --------------------------------------------------------------------------
-
-
 def test_what_is_allowed_and_the_constants_of_a_program_do_not_count_and_all_other_lines_do(y):
     constant = jnp.arange(3.0)
 
@@ -193,9 +187,6 @@ def test_other_threads_may_wait_and_a_block_of_theirs_is_their_own(y):
         thread.submit(theirs.__exit__, None, None, None).result()
         with no_waits():
             assert thread.submit(float, y[0, 0]).result() == 3
-
-
-# --- How a block ends -----------------------------------------------------------------------------
 
 
 def test_an_error_of_the_block_goes_on_and_notes_the_lines(y):

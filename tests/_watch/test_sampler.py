@@ -20,8 +20,6 @@ from d2lpar._watch.sampler import Watcher
 from d2lpar.book.asynchronous_computation import NEED_A_VALUE, NEED_NONE
 from d2lpar.book.workloads import Work, chain
 
-# --- What is found --------------------------------------------------------------------------------
-
 
 @functools.cache
 def work():
@@ -206,9 +204,6 @@ def test_the_thread_that_feeds_the_device_is_charged_and_not_who_waits_for_it():
     assert {finding.thread for finding in losing} == {"learner"}
     idle = {finding.place.code for finding in losing if finding.kind == "device idle"}
     assert idle == {"time.sleep(0.012)  # Reads."}
-
-
-# --- Whom it leaves alone -------------------------------------------------------------------------
 
 
 def test_local_variables_stay_as_they_are():

@@ -116,9 +116,6 @@ def test_the_sentence_has_the_measured_numbers_in_it(capsys):
     assert shown == "Claim: {32} calls take 350 ms, 6.50 times less than 1.8, 4.1 % of all."
 
 
-# --- In a notebook ----------------------------------------------------------------------------
-
-
 def test_in_a_notebook_a_claim_is_shown_and_not_printed_as_well(monkeypatch, capsys):
     shown = []
     monkeypatch.setattr(claims, "show_in_notebook", lambda made: shown.append(made) or True)
@@ -157,8 +154,6 @@ def test_the_headline_has_a_bound_only_if_it_is_surely_that_of_its_number(predic
     headline, _ = html_of(Claim(sentence, predicates, numbers=numbers)).split("</summary>")
     assert re.findall(r"tested: ([^<]*)</span>", headline) == bounds
 
-
-# --- Records of other machines ----------------------------------------------------------------
 
 H200, CPU = "1 x cpu, 1 x NVIDIA H200", "1 x cpu"
 GAINS = "`x < 5` gains {gain:.2f}."
@@ -260,9 +255,6 @@ def test_below_the_table_of_a_claim_is_the_record_of_each_gpu(record):
     assert folded.endswith(f">{line}</details>")
     assert folded.count("7.25") == 1
     assert "H200" not in str(made)
-
-
-# --- As JSON ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -37,9 +37,6 @@ def add(state, batch):
     return state + batch.sum(axis=0), batch.mean()
 
 
-# --- All recipes in one training --------------------------------------------------------------
-
-
 def train_with_all(axis_type="Auto"):
     """Train, log, evaluate and save with every recipe, over the devices of all processes."""
     devices, process = jax.devices("cpu"), jax.process_index()
@@ -106,9 +103,6 @@ def test_every_recipe_works_in_a_training_of_two_processes():
     assert ends in refused.split(begins)[1]
 
 
-# --- Logging --------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("options", "lag"), [((0,), 0), ((), 2)])
 def test_metrics_are_logged_some_calls_later_and_the_last_ones_when_the_loop_fails(options, lag):
     logged = []
@@ -127,9 +121,6 @@ def test_metrics_are_logged_some_calls_later_and_the_last_ones_when_the_loop_fai
         assert isinstance(values["loss"], np.ndarray | np.generic)
         assert f"{values['loss']:.1f}" == f"{number / 3:.1f}"
         assert (values["rate"], values["none"]) == (0.5, None)
-
-
-# --- Reading ahead --------------------------------------------------------------------------
 
 
 def test_prefetch_yields_what_could_be_read_even_if_it_is_none_and_then_raises():
@@ -192,9 +183,6 @@ def test_two_deep_reads_the_next_batch_between_the_call_and_the_wait():
     ]
 
 
-# --- Many steps in a call ---------------------------------------------------------------------
-
-
 def two_parts(total, largest, batch):
     """A step whose state has two parts of different shapes, so that their order matters."""
     total, loss = add(total, batch)
@@ -213,9 +201,6 @@ def test_many_steps_are_those_of_a_loop_and_only_the_whole_call_donates(donated_
     assert (total.tolist(), float(largest)) == ([6, 6], 3)
     assert kept["loss"].tolist() == [0, 1, 2, 3]
     assert [part.is_deleted() for part in state] == [donated_by == "the whole call"] * 2
-
-
-# --- Evaluating -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [0, 1, ROWS, 3 * ROWS + 5])
@@ -245,9 +230,6 @@ def test_an_evaluation_is_at_most_three_batches_ahead_and_never_waits_for_the_la
     monkeypatch.setattr(jax, "block_until_ready", lambda result: events.append(f"wait {result}"))
     assert recipe("evaluate_evenly")(evaluate, np.arange(5), 1, lambda batch: batch) == 10
     assert " ".join(events) == "call 0 call 1 call 2 wait 0 call 3 wait 1 call 4 wait 2"
-
-
-# --- Checkpoints ----------------------------------------------------------------------------
 
 
 def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it():
@@ -290,9 +272,6 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error_at_the_next_one_or_at_t
         training()
     assert passed == [0]
     assert isinstance(caught.value.__context__, ZeroDivisionError) == (checkpoints == 1)
-
-
-# --- Programs and messages that the page shows and does not run --------------------------------
 
 
 def block_with(words):

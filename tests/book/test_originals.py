@@ -29,9 +29,6 @@ def test_two_overlap_if_their_score_is_far_from_0_and_not_above_1(at_once, verdi
     assert judge("P4", rows)["both overlap"].verdict == verdict
 
 
-# --- Figures ------------------------------------------------------------------------------------
-
-
 def test_findings_show_a_point_for_each_source_and_shade_where_the_claim_holds():
     printed, measured = once("gain", 1.03), Quantity("gain", (1.2, 1.3, 1.3, 1.3, 1.4, 1.5))
     (above, between) = plot_findings(

@@ -11,18 +11,6 @@ def claim(sentence, key):
     return Claim(sentence, needs="a GPU", key=key)
 
 
-def test_the_records_of_a_key_are_found_newest_first_and_none_of_no_key(record):
-    old, new, other = claim("Old.", "a"), claim("New.", "a"), claim("Other.", "b")
-    record(CPU, old, other)
-    record(GPU, new, claim("No key.", ""))
-    assert claims_recorded("a") == (
-        ("an H200", True, "1.2.3", new.as_dict()),
-        ("a CPU with 2 cores", False, "1.2.3", old.as_dict()),
-    )
-    assert claims_recorded("b") == (("a CPU with 2 cores", False, "1.2.3", other.as_dict()),)
-    assert claims_recorded("") == claims_recorded("unknown") == ()
-
-
 @pytest.mark.parametrize("page", recorded.ON_CPU_DEVICES)
 def test_a_page_on_cpu_devices_is_no_record_of_the_gpu_of_its_machine(record, page):
     record(GPU, claim("It forks.", "fork"), claim("It copies.", "gpu-copies"), page=page)

@@ -12,15 +12,7 @@ from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine, this_machine, versions
 from d2lpar.book import results
 from d2lpar.book.claims import Claim
-from d2lpar.book.results import (
-    MIME_TYPE,
-    ExperimentResult,
-    Results,
-    keep,
-    load,
-    page_of,
-    this_run,
-)
+from d2lpar.book.results import MIME_TYPE, ExperimentResult, Results, keep, load, page_of, this_run
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
 # Values that fewer digits would change, and the extremes of a float.
@@ -61,9 +53,6 @@ HERE = {
 WHOLE = json.dumps(HERE)
 
 
-# --- Keeping the measurements of an experiment ------------------------------------------------
-
-
 def test_what_is_kept_is_data_in_a_notebook_and_nothing_that_the_reader_sees(monkeypatch, capsys):
     keep("A6", dict(reversed(LOOP.items())), "a variant")  # The order of rows does not matter.
     assert capsys.readouterr() == ("", "")
@@ -91,16 +80,10 @@ def test_unknown_experiments_and_other_rows_are_refused_with_those_that_are_expe
         keep(experiment, rows)
 
 
-# --- The outputs of a notebook ----------------------------------------------------------------
-
-
 def test_a_run_says_where_when_and_with_what_it_was_begun():
     found = Results.of(HERE | this_run())
     assert (found.machine, found.versions) == (this_machine(), versions())
     assert datetime.fromisoformat(found.date).utcoffset() == timedelta(0)
-
-
-# --- Loading ----------------------------------------------------------------------------------
 
 
 def test_what_is_loaded_is_what_was_displayed_to_the_last_bit(tmp_path):

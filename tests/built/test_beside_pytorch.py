@@ -12,8 +12,6 @@ import peers
 import pytest
 from run_notebook import ROOT
 
-# --- The programs -----------------------------------------------------------------------------
-
 
 def test_a_time_reaches_to_the_end_of_the_wait_and_leaves_the_first_run_out(clock):
     lasts = iter([100, 3, 1, 2])
@@ -60,9 +58,6 @@ def test_the_work_for_a_gpu_runs_with_the_cpu_in_its_place():
         assert jax.tree.leaves(run()), name
     kinds = {y.sharding.memory_kind for y in work["each copy behind its product"]()}
     assert kinds == {"pinned_host"}
-
-
-# --- The page ---------------------------------------------------------------------------------
 
 
 def test_each_row_of_the_page_is_measured_by_both_programs():

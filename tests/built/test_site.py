@@ -108,9 +108,6 @@ def show(tab, width, scheme, unfolded=False):
     folds.evaluate_all("(all, unfolded) => all.forEach(of => of.open = unfolded)", unfolded)
 
 
-# --- Every page -------------------------------------------------------------------------------
-
-
 # This test is the first of a page: for a while after a change of the width, the theme does not let
 # a keyboard reach the boxes that scroll.
 @in_a_browser
@@ -187,8 +184,6 @@ def test_every_link_within_the_book_leads_to_a_page_and_a_place_on_it(html):
             assert target.exists(), (page, link)
             assert not anchor or anchor in ids[target], (page, link)
 
-
-# --- What fails silently ----------------------------------------------------------------------
 
 CHAPTER = f"{PAGES[1]}.html"
 

@@ -105,9 +105,6 @@ def book(tmp_path, monkeypatch):
     return book
 
 
-# --- What runs and is kept --------------------------------------------------------------------
-
-
 def test_each_page_runs_as_it_is_and_without_its_causes_and_on_one_core(book, capsys):
     cores = len(os.sched_getaffinity(0))
     assert book.gather() == []
@@ -175,9 +172,6 @@ def test_the_comparison_that_is_nearest_to_failing_decides_the_margin():
     assert (result["margin"], result["ends"]) == (0.25, [0, 1])
     result = causes.summary(Claim("A claim.", (few > 0.5,)))
     assert (result["margin"], "ends" in result) == (None, False)  # JSON has no infinite interval.
-
-
-# --- What is a defect -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verdict", ["holds", "inconclusive", "untestable"])
@@ -270,9 +264,6 @@ def test_causes_that_do_not_fit_their_page_are_refused_before_a_run(
     assert book.ran == []
 
 
-# --- The command line -------------------------------------------------------------------------
-
-
 def test_a_page_is_named_as_the_book_names_it_or_by_its_path():
     page = run_notebook.ROOT / "book" / "solutions" / "automatic-parallelism.md"
     names = ["solutions/automatic-parallelism", "book/solutions/automatic-parallelism.md"]
@@ -290,9 +281,6 @@ def test_a_defect_ends_the_command_with_an_error_that_names_it(monkeypatch):
     monkeypatch.setattr(causes, "gather", lambda pages: ["early, without its cause: holds"])
     with pytest.raises(SystemExit, match="has defects:\nearly, without its cause: holds"):
         check_claims.main()
-
-
-# --- What is committed ------------------------------------------------------------------------
 
 
 def test_every_claim_of_the_book_has_a_cause_and_a_few_words_of_its_own_and_no_other_has():

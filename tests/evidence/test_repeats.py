@@ -12,8 +12,6 @@ from run_notebook import notebooks
 from d2lpar import exact
 from d2lpar.book.claims import MIME_TYPE, Claim
 
-# --- How far from failing ---------------------------------------------------------------------
-
 SPREAD = 0.55 / statistics.pstdev([0.5, 0.6, 0.9, 0.4])
 
 
@@ -47,8 +45,6 @@ def test_a_claim_is_kept_as_its_verdict_and_its_margins_in_units_of_the_bound():
     kept = {"a": ("holds", [1.5, 1]), "b": ("fails", [-1]), "c": ("untestable", [])}
     assert claims_in({"claims": text}) == kept
 
-
-# --- The report -------------------------------------------------------------------------------
 
 BOOK = {"one": ["a", "b"], "two": ["c"]}
 
@@ -95,9 +91,6 @@ def test_each_claim_has_a_line_for_each_condition_with_the_runs_of_the_last_comm
         "  a: 2 of 2, exact",
         "  b: not testable",
     ]
-
-
-# --- Running and keeping ----------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -9,8 +9,6 @@ from run_notebook import ROOT, claims_of
 
 from d2lpar.book import exercises
 
-# --- The names of claims ----------------------------------------------------------------------
-
 
 def test_claims_are_known_by_their_keys_in_the_order_of_the_page(tmp_path):
     page = write_page(
@@ -29,9 +27,6 @@ def test_a_claim_without_a_key_of_its_own_that_can_be_read_is_refused(tmp_path, 
     page = write_page(tmp_path / "page.md", *(f"claim('One.', a > 1, key={key})" for key in keys))
     with pytest.raises(ValueError, match=words):
         claims_of(page)
-
-
-# --- Running ----------------------------------------------------------------------------------
 
 
 def test_where_errors_are_allowed_the_cells_after_one_run_with_as_many_devices_as_asked(tmp_path):

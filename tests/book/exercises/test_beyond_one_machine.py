@@ -11,8 +11,6 @@ from d2lpar.book.exercises import check_v1, check_v2, check_v3, check_v4, check_
 
 RIGHT, WRONG = {}, {}
 
-# --- V1. The mean of all ----------------------------------------------------------------------
-
 
 def by_sums(numbers, dtype=np.float32):
     from jax.experimental import multihost_utils
@@ -45,11 +43,7 @@ WRONG[check_v1] = {
         only_where_there_are_many,
         "has not ended.*(.|\n)*\n  Both processes have to",
     ),
-    "no function": (3, "was given an int, which cannot be called"),
 }
-
-
-# --- V2. Fewer messages -----------------------------------------------------------------------
 
 
 def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
@@ -65,10 +59,7 @@ def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
     ]
 
 
-RIGHT[check_v2] = {
-    "in buckets": in_buckets,
-    "consuming": consuming(in_buckets),
-}
+RIGHT[check_v2] = {"in buckets": in_buckets, "consuming": consuming(in_buckets)}
 WRONG[check_v2] = {
     "one message": (partial(in_buckets, cut=10**6), "had 390 numbers, and at most 100"),
     "small messages": (partial(in_buckets, cut=20), "You sent 20 messages; 390 numbers fit into 4"),
@@ -83,9 +74,6 @@ WRONG[check_v2] = {
         r"add_up\(\) was never called: nothing was sent.\n.*if nothing is sent",
     ),
 }
-
-
-# --- V3. A checkpoint to rely on --------------------------------------------------------------
 
 
 def save(path, weights):
@@ -108,11 +96,7 @@ WRONG[check_v3] = {
         lambda path, weights: save(path.with_name("other.npz"), weights),
         "did not hold the given weights",
     ),
-    "no function": (3, "was given an int, which cannot be called"),
 }
-
-
-# --- V4. Whose rows ---------------------------------------------------------------------------
 
 
 def rows_of(examples, rows, step, process, processes, seed=None, cut=np.split):
@@ -177,7 +161,5 @@ WRONG[check_v5] = {
     "no function": (3, "was given an int, which cannot be called"),
 }
 
-
-# --- All of them ------------------------------------------------------------------------------
 
 test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)

@@ -31,8 +31,6 @@ from d2lpar.book.exercises.checking import (
 
 EYE = jnp.eye(2)
 
-# --- Reports ----------------------------------------------------------------------------------
-
 
 def test_a_report_is_text_escaped_html_and_data_that_json_can_keep():
     report = Report("X1", "not yet", "raised <b> & `x < y`", '<script>"x"</script>')
@@ -56,14 +54,8 @@ def test_an_error_of_the_check_is_not_blamed_on_the_answer():
         check(None)
 
 
-# --- Calling an answer ------------------------------------------------------------------------
-
-
 def test_an_answer_may_have_no_signature_and_return_zero():
     assert call_answer(min, [(0, 1)], "f(a, b)") == [0]
-
-
-# --- Exceptions -------------------------------------------------------------------------------
 
 
 def divide(zero):
@@ -102,9 +94,6 @@ def test_an_exception_is_named_with_the_readers_line_that_raised_it_and_a_hint(a
         call_answer(answer, [()], "f()")
     assert look in caught.value.look
     assert caught.value.__suppress_context__
-
-
-# --- Hanging and printing ---------------------------------------------------------------------
 
 
 def test_an_answer_that_hangs_is_given_up_and_its_output_is_shown(capsys, monkeypatch):
@@ -154,8 +143,6 @@ def test_the_beginning_of_the_output_is_shown_and_the_rest_counted(capsys, text,
     assert capsys.readouterr().out == shown
 
 
-# --- Results ----------------------------------------------------------------------------------
-
 DELETED = EYE + 1
 DELETED.delete()
 
@@ -194,9 +181,6 @@ def test_a_result_that_is_not_the_right_array_is_rejected_in_a_sentence(array, m
     assert caught.value.look
 
 
-# --- The log of calls -------------------------------------------------------------------------
-
-
 def test_a_deleted_result_is_done_and_never_asked(clock):
     log = CallLog()
     step = log.watch("step()", FakeDevice(clock).run)
@@ -228,9 +212,6 @@ def test_calls_of_several_threads_are_in_one_order():
     assert inside == ["in", "out"] * 8
     assert [len(call.earlier) for call in log.calls] == list(range(8))
     assert len({call.thread for call in log.calls}) > 1
-
-
-# --- Machines that cannot show the behavior ----------------------------------------------------
 
 
 def test_inside_a_recording_of_the_reader_another_cannot_be_checked(tmp_path):

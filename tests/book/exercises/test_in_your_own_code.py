@@ -2,7 +2,6 @@
 
 import operator
 import re
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -20,8 +19,6 @@ from d2lpar.book.exercises import check_own_script, check_z1, check_z2, check_z3
 pytestmark = pytest.mark.timed  # The verdict depends on who else is at work.
 
 RIGHT, WRONG = {}, {}
-
-# --- Z1. A log without waiting ----------------------------------------------------------------
 
 
 def training(lag, as_number=float, drain=True):
@@ -69,22 +66,11 @@ RIGHT[check_z1] = {
 WRONG[check_z1] = {
     "at once": (training(0), "11 of 12 were that early"),
     "all at the end": (training(12), "losses pile up"),
-    "no step": (
-        lambda step, parameters, batches, log: sum(batches, parameters),
-        r"step\(\) was never called: no step was dispatched",
-    ),
-    "never a loss": (
-        training(12, drain=False),
-        r"log\(\) was never called: no loss was logged.\n.*What becomes of the loss",
-    ),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
     "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
     "waits all the same": (waits_for_each, "Only . of 12 steps"),
 }
-
-
-# --- Z2. Readers ahead ------------------------------------------------------------------------
 
 
 def with_futures(threads=None, ahead=None, take=deque.popleft):
@@ -112,16 +98,6 @@ def in_the_loop(read, count, readers):
     yield from map(read, range(count))
 
 
-def pausing(read, count, readers):
-    """Read as many at a time as may be ahead, and sleep before the next ones."""
-
-    def pause_and_read(number):
-        time.sleep(0.5 if number >= readers else 0)
-        return read(number)
-
-    yield from with_futures(ahead=count)(pause_and_read, count, readers)
-
-
 def drops_the_error(read, count, readers):
     def careful(number):
         try:
@@ -139,7 +115,6 @@ WRONG[check_z2] = {
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
-    "pauses": (pausing, "batch 3 had been taken, .*more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
     "error too early": (
@@ -149,9 +124,6 @@ WRONG[check_z2] = {
     "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
 }
-
-
-# --- Z3. An evaluation that waits once --------------------------------------------------------
 
 
 def evaluation(add, fill=np.zeros, valid=len):
@@ -196,8 +168,6 @@ WRONG[check_z3] = {
     "no number": (evaluation(lambda total, n: "many"), "which is not a number.\n.*Return the sum"),
 }
 
-
-# --- All of them ------------------------------------------------------------------------------
 
 test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)
 
