@@ -90,8 +90,8 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
     on one device may overtake one over that device and others, and the other way round.
 
     Programs on one device that another thread dispatched, and copies that no program needs, are
-    not covered. Nor does a call that has failed raise its error here, unless a callback in it did
-    (`jax.debug.callback`). (MXNet's `waitall` waits for the work of all threads, and raises.)
+    not covered. Nor does a call that has failed raise its error here, unless its program has a
+    `jax.debug.callback`. (MXNet's `waitall` waits for the work of all threads, and raises.)
 
     Args:
         devices: The devices to wait for; every local one if None. If one is a CPU device, all

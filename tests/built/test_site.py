@@ -7,6 +7,7 @@ import threading
 from contextlib import contextmanager
 from functools import partial
 from html import unescape
+from urllib.parse import quote
 
 import pytest
 from run_notebook import ROOT, notebooks
@@ -200,6 +201,23 @@ def test_the_search_finds_a_word_and_of_a_public_name_first_its_entry(visit):
     with visit("search.html?q=watch") as tab:
         first = tab.locator("#search-results li a").first
         assert first.get_attribute("href").endswith("#d2lpar.watch")
+
+
+@in_a_browser
+@pytest.mark.parametrize(
+    "words",
+    [
+        "os.fork() was called",
+        "GPU is 100 % busy, and nothing happens",
+        "every hundredth step takes a second",
+        "slower since the upgrade",
+        "DEADLINE_EXCEEDED when the job starts",
+        "Termination timeout for all reduce",
+    ],
+)
+def test_the_search_finds_the_look_up_page_by_the_words_on_the_screen(visit, words):
+    with visit(f"search.html?q={quote(words)}") as tab:
+        tab.locator("#search-results li a", has_text="It Hangs, or It Is Slow").first.wait_for()
 
 
 @in_a_browser

@@ -56,6 +56,7 @@ WRONG[check_x1] = {
         r"says 3\.5; .* takes 3\.",
     ),
     "nan": ((lambda t1, t2, t3, n: float("nan"), back_end_is_slower), "says nan;"),
+    "nearly": ((formula, lambda t1, t2, n: t2 > 0.9 * t1), "t2 = 0.999023 and 2 iterations"),
     "the printed condition": (
         (formula, lambda t1, t2, n: n * t2 > (n - 1) * t1),
         "for t1 = 1.25, t2 = 1 and 2 iterations your condition says that .* is the time",
@@ -265,7 +266,11 @@ WRONG[check_x5] = {
         "1500x1500 matrices continues after .* says that it runs inside the call",
     ),
     "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
-    "whatever has no arithmetic": (no_arithmetic, "over 100 elements runs inside"),
+    "whatever has no arithmetic": (no_arithmetic, "iterations over 100 elements runs inside"),
+    "whatever is small": (
+        lambda f, x: x.size == 100 or (x.size > 5e6 and "add" not in f.lower(x).as_text()),
+        "of twenty sums each, over 100 elements continues",
+    ),
 }
 
 
