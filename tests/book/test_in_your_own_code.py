@@ -232,6 +232,31 @@ def test_an_evaluation_is_at_most_three_batches_ahead_and_never_waits_for_the_la
     assert " ".join(events) == "call 0 call 1 call 2 wait 0 call 3 wait 1 call 4 wait 2"
 
 
+def test_an_evaluation_in_few_digits_is_summed_in_many():
+    def evaluate(batch, counts):
+        return jnp.sum(batch * counts).astype(jnp.bfloat16)
+
+    examples = np.ones(4000, np.float32)
+    assert recipe("evaluate_evenly")(evaluate, examples, 40, lambda batch: batch) == 4000
+
+
+def test_a_log_that_raises_to_stop_the_loop_is_not_called_again():
+    numbers = []
+
+    def log(number, values):
+        numbers.append(number)
+        raise ValueError(f"diverged at {number}")
+
+    def training():
+        with recipe("later")(log) as log_later:
+            for number in range(9):
+                log_later(number, jnp.ones(3))
+
+    with pytest.raises(ValueError, match="diverged at 0"):
+        training()
+    assert numbers == [0]
+
+
 def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it():
     may_end, saved = threading.Event(), []
 
