@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 
@@ -157,6 +158,13 @@ def check_v3(save: Callable) -> Report:
         def call(weights):
             call_answer(lambda *args: (save(*args), True), [(path, dict(weights))], usage)
 
+        def keep(removed, *args, **kwargs):
+            if Path(removed) == path:
+                raise Rejection(
+                    "Your function removed the old file, so for a while there was none.",
+                    "How can a complete file take the place of another in a single step?",
+                )
+
         call(old)
         _require_whole(
             path,
@@ -176,7 +184,8 @@ def check_v3(save: Callable) -> Report:
             "Where can you write the new file while the old one is still there, and how does it "
             "take the place of the old one in a single step?",
         )
-        call(new)
+        with mock.patch("os.unlink", keep), mock.patch("os.remove", keep):
+            call(new)
         _require_whole(
             path,
             new,

@@ -365,9 +365,13 @@ def check_own_script(
             f"At the lines with `{planted}`, {watched[0]} has {lost:.1%} of the time as lost.",
             "Give a piece of the code of a line that the report shows, as the report shows it.",
         )
-    name = Path(lines[0].place.file).name
-    if name not in {Path(line.place.file).name for line in after.findings}:
-        raise Rejection(f"{watched[1]} has no line of {name}.", "Is it of the same script?")
+    files, others = (
+        {Path(line.place.file).name for line in report.findings} for report in (before, after)
+    )
+    if not files & others:
+        raise Rejection(
+            f"{watched[1]} has no line of {', '.join(sorted(files))}.", "Is it of the same script?"
+        )
     if still >= SEEN:
         raise Rejection(
             f"At the lines with `{planted}`, {still:.1%} of the time is still lost; before, "
@@ -385,10 +389,18 @@ def check_own_script(
         )
     if not {"before", "after"} <= times.keys():
         raise Rejection(f"{timed} has the times of {', '.join(times)}.", "Name them as asked for.")
-    ratio = times.ratio("after", "before")
+    try:
+        ratio = times.ratio("after", "before")
+    except ValueError as error:
+        raise Rejection(f"{timed}: {error}", "How does the assignment time them?") from None
     took = f"The loop takes {ratio.median:.2f} times as long as before"
     if (ratio > 1).holds:
         raise Rejection(f"{idle}. {took}: slower.", "What does it do that it did not do before?")
+    if not (ratio < 1.25).holds:
+        raise Rejection(
+            f"{idle}. But whether the loop is slower is open: its time is {ratio} of that before.",
+            "More repeats give a narrower interval.",
+        )
     verdict = "faster" if (ratio < 1).holds else "undecided"
     return f"`{planted}` no longer keeps the device idle. {idle}. {took}: {verdict}."
 

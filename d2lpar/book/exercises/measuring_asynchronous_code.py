@@ -210,20 +210,21 @@ def check_w2(comparison: Callable) -> Report:
     for machine in machines:
         (ratio,) = call_answer(comparison, [machine.arguments], usage)
         ratios.append(_require_ratio(machine, ratio))
-    orders = [machine.order for machine in machines]
-    pairs = [pair for order in orders for pair in zip(order[::2], order[1::2], strict=False)]
-    if len(set(pairs)) == 1:
-        first = pairs[0][0]
-        raise Rejection(
-            f"All three ratios are right. But in each of {len(pairs)} rounds, {first} came first.",
-            "A cost that grows from call to call then always falls on the other one. How can it "
-            "fall on both alike?",
-        )
+    for machine in machines[:2]:  # Beside a neighbour, not all rounds count.
+        firsts = machine.order[::2]
+        first = max("ab", key=firsts.count)
+        if 2 * firsts.count(first) > len(firsts) + 2:  # A warm-up may add a round.
+            raise Rejection(
+                "All three ratios are right. But in "
+                f"{firsts.count(first)} of {len(firsts)} rounds, {first} came first.",
+                "A cost that grows from call to call then falls more often on the other one. How "
+                "can it fall on both alike?",
+            )
     return (
         f"{ratios[0]:.2f} for a function and itself on a machine that gets slower, "
         f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} beside a neighbour, in "
         f"{min(machine.rounds for machine in machines)} rounds or more. a and b were timed in "
-        "turn, and neither was always the first."
+        "turn, and each came first about as often as the other."
     )
 
 

@@ -91,6 +91,14 @@ RIGHT[check_v3] = {"in one step": save}
 WRONG[check_v3] = {
     "in place": (lambda path, weights: np.savez(path, **weights), "previous weights were gone"),
     "all read first": (in_place, "The old file was overwritten"),
+    "after removing it": (
+        lambda path, weights: (
+            arrays := {name: np.asarray(array) for name, array in weights.items()},
+            path.unlink(missing_ok=True),
+            np.savez(path, **arrays),
+        ),
+        "Your function removed the old file",
+    ),
     "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
     "elsewhere": (
         lambda path, weights: save(path.with_name("other.npz"), weights),

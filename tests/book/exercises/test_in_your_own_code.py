@@ -200,6 +200,10 @@ def watched(lost, idle, windows=40, interval=0.05, file="train.py", code="total 
         ({"after.json": "{}"}, "after.json: This is not a report of watch"),
         ({"times.json": run_of(before=FAST, after=SLOW).to_json()}, "times as long as before"),
         ({"times.json": run_of(f=FAST).to_json()}, "times.json has the times of f"),
+        (
+            {"times.json": run_of(before=SLOW, after=(3.0, 1.0) * 4 + (2.0,)).to_json()},
+            "whether the loop is slower is open: ",
+        ),
         ({"times.json": "nothing"}, "times.json: This text was not written by"),
     ],
 )
