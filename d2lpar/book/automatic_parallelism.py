@@ -123,12 +123,10 @@ def plot_all_reduces(timeline: Timeline, count: int = 6) -> Axes:
     begin, end = (event.end for event in runs[len(runs) // 2])
     for row, device in enumerate(reversed(devices)):
         shown = [e for e in timeline.events if e.device == device and begin < e.end <= end]
-        for waits, color in ((False, device_color(device)), (True, COLORS["wait"])):
-            bars = [
-                (max(e.start - begin, 0) / 1e9, (e.end - max(e.start, begin)) / 1e9)
-                for e in shown
-                if e.operator and _is_all_reduce(e) == waits and not e.operator.startswith("while")
-            ]
+        spans = [(max(e.start - begin, 0) / 1e9, (e.end - begin) / 1e9, e) for e in shown]
+        all_of_it = [(0, max((last for _, last, _ in spans), default=0))]
+        waits = [(first, last - first) for first, last, e in spans if _is_all_reduce(e)]
+        for bars, color in ((all_of_it, device_color(device)), (waits, COLORS["wait"])):
             axes.broken_barh(bars, (row - 0.35, 0.7), color=color)
     axes.set_yticks(range(len(devices)), reversed(devices))
     format_axis(axes.xaxis, "s")

@@ -145,7 +145,7 @@ def test_a_picture_of_all_reduces_tells_them_from_what_runs_between_them():
     loop = computing[0]._replace(duration=900, operator="while.5")
     axes = page.plot_all_reduces(timeline(*computing, *sums, loop), count=3)
     bars = [[path.get_extents() for path in bars.get_paths()] for bars in axes.collections]
-    assert [[round(1e9 * box.width) for box in boxes] for boxes in bars] == [[40] * 3, [60] * 3] * 2
+    assert [[round(1e9 * box.width) for box in boxes] for boxes in bars] == [[300], [60] * 3] * 2
     assert not page.plot_all_reduces(timeline(*computing)).collections
 
 
