@@ -5,6 +5,7 @@ goal is printed and is no error: the machine may have been busy with something e
 """
 
 import contextlib
+import gc
 import io
 import os
 import subprocess
@@ -23,6 +24,7 @@ from d2lpar import (
     Benchmark,
     InFlight,
     Quantity,
+    Timer,
     WaitError,
     compare,
     host_memory,
@@ -106,6 +108,27 @@ def cost_of_a_read_heard() -> Quantity:
     return extra_cost(read_in_a_block, read)
 
 
+def price_of_pending(many: int = 30, few: int = 3) -> Quantity:
+    """Compare a call of `submit` while many are pending with one while few are."""
+    work = Work()
+
+    def run(pending: int) -> tuple[jax.Array, float]:
+        unready, window = work(0.02), InFlight(None)
+        for _ in range(pending):
+            window.submit(lambda: unready)
+        timer = Timer()
+        for _ in range(10):
+            window.submit(lambda: unready)
+        return unready, timer.stop() / 10
+
+    times = compare(
+        {"many": lambda: run(many), "few": lambda: run(few)},
+        observe={"seconds": lambda result: result[1]},
+        repeats=15,
+    )
+    return times.ratio("many", "few", of="seconds")
+
+
 def price_of_a_window() -> Quantity:
     """Compare the training loop of the chapter, fed by the host, with a window and without."""
     parameters = init_mlp(jax.random.key(0), (2048, 256, 1))
@@ -120,6 +143,30 @@ def price_of_a_window() -> Quantity:
 
     ways = {"ours": lambda: train(InFlight(4)), "baseline": lambda: train(InFlight(None))}
     return compare(ways, repeats=41).ratio("ours", "baseline")
+
+
+def price_of_many_results() -> Quantity:
+    """Compare steps that return 3,000 arrays each, with a window and without.
+
+    The clock counts the CPU time of this thread, and the garbage collector is off: other threads
+    and the collector each cost more than the window.
+    """
+    step, window = jax.jit(lambda state: [0.999 * x + 1e-3 for x in state]), InFlight(4)
+    start = [jnp.full(8, n, jnp.float32) for n in range(3000)]
+
+    def train(submit):
+        state = start
+        for _ in range(20):
+            state = submit(step, state)
+        return state
+
+    ways = {"ours": lambda: train(window.submit), "baseline": lambda: train(lambda f, x: f(x))}
+    gc.disable()
+    try:
+        times = compare(ways, repeats=61, clock=time.thread_time)
+    finally:
+        gc.enable()
+    return times.ratio("ours", "baseline")
 
 
 def price_of_watching(turn: Callable[[], Any], turns: int = 200) -> Quantity:
@@ -215,7 +262,9 @@ ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
     "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
     "host_memory()": (lambda: extra_cost(per_turn(host_memory), per_turn(lambda: None)), 100e-6),
+    "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
+    "steps that return 3,000 arrays, with InFlight(4), over without": (price_of_many_results, 1.05),
     "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),
     "likewise, with 30,000 arrays alive": (many_arrays, 1.05),
     "likewise, beside 200 idle threads": (many_threads, 1.05),

@@ -4,7 +4,6 @@ Each cell simulates runs of one length of a program whose windows have shares of
 `d2lpar/_measure/mean_share.py` has the summary.
 """
 
-import itertools
 import sys
 from collections.abc import Callable
 
@@ -66,12 +65,17 @@ def cell(
 
 
 def main() -> int:
-    """Print the worst cell of each number of windows; return 1 if an interval covers too little."""
+    """Print all cells and a summary, and return 1 if an interval covers too little."""
+    print("covers, low end above the truth, high end below the truth; mean width, in %")
+    print(f"{'windows':37}", *(f"{n:16}" for n in WINDOWS))
     cells = []
-    for weights, shares in itertools.product((np.ones, scheduled), PROGRAMS.values()):
-        truth = shares((1_000_000,)).mean()
-        cells.append([cell(shares, truth, weights(n)) for n in WINDOWS])
-    print("windows  covers at least  low above at most  high below at most  mean width")
+    for kind, weights in {"equal": np.ones, "scheduled": scheduled}.items():
+        for program, shares in PROGRAMS.items():
+            truth = shares((1_000_000,)).mean()
+            cells.append([cell(shares, truth, weights(n)) for n in WINDOWS])
+            row = ("{:5.1f}{:4.1f}{:4.1f};{:3.0f}".format(*(100 * x for x in c)) for c in cells[-1])
+            print(f"{program + ', ' + kind:37}", *row, flush=True)
+    print("\nwindows  covers at least  low above at most  high below at most  mean width")
     holds = True
     for n, (covers, above, below, width) in zip(
         WINDOWS, np.transpose(cells, (1, 2, 0)), strict=True

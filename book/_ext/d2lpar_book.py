@@ -260,6 +260,13 @@ def name_folds_by_their_words(app, page, template, context, doctree):
         context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
 
 
+def leave_out_an_unused_style_sheet(app, page, template, context, doctree):
+    """Leave out the style sheet of sphinx-design, 55 kB, where no card or fold of it is."""
+    if not re.search(r'"[^"]*\bsd-(?!text-nowrap)', context.get("body", "")):
+        files = context["css_files"]
+        context["css_files"] = [f for f in files if "sphinx-design" not in str(f.filename)]
+
+
 def offer_the_notebooks_of_colab(app, error):
     """Let the download button give the notebook that Colab opens, without outputs."""
     for page in [] if error else sorted(app.env.found_docs):
@@ -329,5 +336,6 @@ def setup(app):
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
     app.connect("html-page-context", name_folds_by_their_words)
+    app.connect("html-page-context", leave_out_an_unused_style_sheet)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -81,7 +81,7 @@ def unwrap_key(leaf: Any) -> Any:
 
 
 def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
-    """Wait for all devices: for everything that this thread has dispatched, kept or not.
+    """Wait for all devices: for each program that this thread has dispatched, kept or not.
 
     JAX has no such call. This one puts a sentinel, a tiny addition, at the end of each queue and
     waits for it: a queue works in order, so everything before it is done as well. On CPU devices,
@@ -91,7 +91,7 @@ def wait_all(devices: Sequence[jax.Device] | None = None) -> None:
 
     Programs on one device that another thread dispatched, and copies that no program needs, are
     not covered. Nor does a call that has failed raise its error here, unless its program has a
-    `jax.debug.callback`. (MXNet's `waitall` waits for the work of all threads, and raises.)
+    callback. (MXNet's `waitall` waits for the work of all threads, and raises.)
 
     Args:
         devices: The devices to wait for; every local one if None. If one is a CPU device, all

@@ -1,6 +1,7 @@
+import numpy as np
 import pytest
 
-from d2lpar._measure.mean_share import FEWEST, mean_share
+from d2lpar._measure.mean_share import FEWEST, interval, mean_share
 
 
 def test_the_mean_is_weighted():
@@ -30,3 +31,13 @@ def test_a_few_windows_that_represent_most_of_the_time_count_as_few():
     _, low, high = mean_share(shares, [1.0] * 20)
     _, low_of_few, high_of_few = mean_share(shares, [0.01] * 14 + [1.0] * 6)
     assert high_of_few - low_of_few > 1.5 * (high - low)
+
+
+@pytest.mark.parametrize("probability", [0.02, 0.1, 0.5, 0.9])
+@pytest.mark.parametrize("windows", [FEWEST, 20, 50])
+def test_an_interval_covers_stalls_of_whole_windows_in_95_of_100_runs(windows, probability):
+    weights = 1.05 ** np.arange(windows)
+    runs = np.random.default_rng(0).random((1000, windows)) < probability
+    low, high = interval(runs.astype(float), weights)
+    assert np.mean((low <= probability) & (probability <= high)) > 0.93
+    assert np.mean(low > probability) < 0.035

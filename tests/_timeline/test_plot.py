@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from drawings import legend, style_of_the_book, svg, texts
 from matplotlib.collections import LineCollection
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.path import Path
 
@@ -82,6 +82,47 @@ def test_the_words_of_a_large_graph_are_as_large_as_all_others_and_within_their_
     for text, box in zip(axes.texts, boxes(axes), strict=True):
         assert text.get_fontsize() == plt.rcParams["font.size"]
         assert text.get_window_extent().width < box.get_window_extent().width
+
+
+# --- Colors -----------------------------------------------------------------------------------
+
+# Linear light as people see it who lack the cones for long, middle or short waves (G. Machado et
+# al., 2009, A Physiologically-based Model for Simulation of Color Vision Deficiency).
+SIGHT = {
+    "normal": np.eye(3),
+    "protan": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deutan": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+}
+
+
+def in_the_dark(color):
+    """Return a color behind the filter of the style sheet: invert(0.93) hue-rotate(180deg)."""
+    turn = [[-0.574, 1.43, 0.144], [0.426, 0.43, 0.144], [0.426, 1.43, -0.856]]
+    return np.clip(np.dot(turn, np.clip(0.93 - 0.86 * np.array(color), 0, 1)), 0, 1)
+
+
+def oklab(color, sight="normal"):
+    """Return the coordinates of a color in a space of even differences (B. Ottosson, 2020)."""
+    to_cones = [[0.412, 0.536, 0.051], [0.212, 0.681, 0.107], [0.088, 0.282, 0.630]]
+    to_lab = [[0.210, 0.794, -0.004], [1.978, -2.429, 0.451], [0.026, 0.783, -0.809]]
+    return np.dot(to_lab, np.cbrt(np.dot(to_cones, np.dot(SIGHT[sight], linear(color)))))
+
+
+def linear(color):
+    return np.where(color > 0.04045, ((color + 0.055) / 1.055) ** 2.4, color / 12.92)
+
+
+@pytest.mark.parametrize("seen", [np.array, in_the_dark], ids=["light", "dark"])
+def test_two_devices_differ_for_everybody_and_the_frame_of_a_wait_stands_out(seen):
+    def shade(color, alpha=1.0):
+        return seen(alpha * np.array(to_rgb(color)) + 1 - alpha)
+
+    for alpha, sight in itertools.product((0.7, 1), SIGHT):  # Bars are pale, and boxes are not.
+        devices = (shade(plot.device_color(name), alpha) for name in ("CPU 0", "CPU 1"))
+        assert math.dist(*(oklab(color, sight) for color in devices)) > 0.12
+    colors = plot.COLORS["wait"], "white"
+    frame, page = (linear(shade(color)) @ [0.213, 0.715, 0.072] + 0.05 for color in colors)
+    assert max(frame, page) / min(frame, page) > 3
 
 
 def random_graph(seed):
@@ -276,6 +317,9 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
 def test_the_style_makes_no_script_look_like_a_notebook(run_python):
     program = "import d2lpar, IPython; d2lpar.use_style(); print(IPython.get_ipython())"
     assert run_python(program) == "None"
+
+
+# --- Axes and error bars ----------------------------------------------------------------------
 
 
 def test_an_error_bar_reaches_to_the_ends_of_the_interval_or_else_to_the_samples():

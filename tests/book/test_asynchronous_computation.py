@@ -3,10 +3,11 @@ import itertools
 import pytest
 from drawings import texts
 from fakes import FakeArray, FakeDevice
+from matplotlib.colors import to_hex
 from tables import cells_of
 from timelines import event, timeline
 
-from d2lpar import compare
+from d2lpar import COLORS, Quantity, compare
 from d2lpar.book import asynchronous_computation as page
 
 
@@ -77,3 +78,26 @@ def test_the_same_steps_of_two_loops_are_numbered_and_begin_and_end_with_a_run()
     last = [max(path.get_extents().x1 for path in paths) for paths in shown]
     assert last == pytest.approx([90e-9, 60e-9])
     assert "since the end of step 1" in axes[-1].get_xlabel()
+
+
+def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
+    axes = page.plot_calls([1e-5, 1e-5, 1e-2], limit=2)
+    points, line = axes.lines
+    assert list(points.get_xdata()) == [1, 2, 3]
+    assert list(line.get_xdata()) == [2.5, 2.5]
+    assert texts(axes) == ["after 2 calls"]
+
+
+def test_each_way_has_a_bar_of_its_color_in_each_panel_with_its_unit():
+    roles = {"barrier": "barrier", "free": "none"}
+    panels = {
+        "time": {name: Quantity(name, (0.1, 0.2), "s") for name in roles},
+        "memory": {name: Quantity(name, (2e6, 4e6), "B") for name in roles},
+    }
+    time, memory = page.plot_ways(panels, roles)
+    assert [bar.get_width() for bar in memory.patches] == [3e6, 3e6]
+    colors = [to_hex(bar.get_facecolor()).upper() for bar in time.patches]
+    assert colors == [COLORS[role].upper() for role in roles.values()]
+    memory.figure.draw_without_rendering()
+    assert any("MB" in label.get_text() for label in memory.get_xticklabels())
+    assert [label.get_text() for label in time.get_yticklabels()] == list(roles)

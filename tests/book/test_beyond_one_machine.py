@@ -1,7 +1,7 @@
 import pytest
 
 from d2lpar import Quantity
-from d2lpar.book.beyond_one_machine import MessageCost, plot_speed_ups
+from d2lpar.book.beyond_one_machine import MessageCost, plot_processes, plot_speed_ups
 
 
 def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
@@ -14,6 +14,18 @@ def test_the_cost_of_messages_is_a_line_through_the_smallest_and_the_largest():
     assert cost.alpha.samples == (0.004, 0.005)
     assert cost.beta.samples == pytest.approx((1e-6, 1e-6))
     assert cost.seconds(3, 2000) == pytest.approx(3 * 0.0045 + 0.002)
+
+
+# --- Figures ------------------------------------------------------------------------------------
+
+
+def test_each_process_has_a_row_with_what_its_python_did_and_the_first_is_on_top():
+    axes = plot_processes([(1.0, 1.0001, 1.0003, 1.05), (1.0, 1.049, 1.0492, 1.05)])
+    rows = [label.get_text() for label in axes.get_yticklabels()]
+    assert rows == ["process 0", "process 1"]
+    assert axes.yaxis_inverted()
+    written = {text.get_text(): text.get_position()[1] for text in axes.texts}
+    assert written == {"waits": 0, "sleeps": 1}
 
 
 def test_each_way_to_sum_has_points_and_a_line_of_one_color_and_the_rows_are_written_out():

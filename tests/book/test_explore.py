@@ -4,6 +4,7 @@ import vl_convert
 
 from d2lpar import COLORS
 from d2lpar.book.asynchronous_computation import explore_pipeline
+from d2lpar.book.beyond_one_machine import explore_machines
 
 WIDTH = 250
 
@@ -62,3 +63,24 @@ def test_the_pipeline_is_drawn_as_it_is_simulated_on_an_axis_that_stays(t1, t2, 
     said = [item["text"] for kind, item in marks if kind == "text"]
     no_limit = t1 + t2 + t3 + 7 * max(t1, t2)
     assert [float(text) for text in said] == pytest.approx([longest, total, no_limit])
+
+
+# --- A thousand machines ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compute", "latency", "bandwidth", "size"), [(500, 50, 10, 400), (50, 0, 1, 10)]
+)
+def test_the_lines_of_the_fleet_are_the_formula_of_a_ring(compute, latency, bandwidth, size):
+    spec = explore_machines().chart.to_dict()
+    (lines,) = spec["vconcat"]
+    ways = {each["as"]: each["calculate"] for each in lines["transform"] if "calculate" in each}
+    machine = type("Datum", (), {"p": 16})()
+    known = {"datum": machine, "C": compute, "a": latency, "B": bandwidth, "n": size}
+    found = {way: eval(expression, {}, known) for way, expression in ways.items() if way != "p"}
+    per_round = latency * 1e-6 + size * 1e6 / 16 / (bandwidth * 1e9)
+    talking = 2 * 15 * per_round
+    seconds = compute / 1000
+    assert found["machine for machine"] == 16
+    assert found["strong scaling"] == pytest.approx(seconds / (seconds / 16 + talking))
+    assert found["weak scaling"] == pytest.approx(16 * seconds / (seconds + talking))

@@ -1,4 +1,24 @@
+import pytest
+
+from d2lpar.book.claims import Claim
 from d2lpar.book.notebook import with_code
+
+
+def test_in_a_notebook_an_object_is_displayed_once_in_all_its_forms_and_not_printed(run_python):
+    program = """
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.capture import capture_output
+from d2lpar.book.claims import Claim
+from d2lpar.book.notebook import show_in_notebook
+InteractiveShell.instance()
+with capture_output() as captured:
+    shown = show_in_notebook(Claim("On a GPU.", needs="a GPU"))
+(output,) = captured.outputs
+print(shown, repr(captured.stdout + captured.stderr), *sorted(output.data))
+"""
+    pytest.importorskip("IPython")
+    forms = " ".join(sorted(Claim("On a GPU.", needs="a GPU")._repr_mimebundle_()))
+    assert run_python(program) == f"True '' {forms}"
 
 
 def test_text_in_backticks_is_code_and_a_number_stays_with_its_unit_and_a_bound_with_its_sign():

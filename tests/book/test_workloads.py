@@ -1,3 +1,4 @@
+from functools import partial
 from types import SimpleNamespace
 
 import jax
@@ -11,8 +12,10 @@ from d2lpar.book.workloads import (
     Work,
     chain,
     chain_into,
+    device_batch,
     host_batch,
     init_mlp,
+    random_product,
     train_step,
     training_size,
 )
@@ -20,14 +23,25 @@ from d2lpar.book.workloads import (
 KEY = jax.random.key(0)
 
 
-def test_each_training_step_lowers_the_loss():
-    parameters, inputs, targets = init_mlp(KEY, (5, 8, 1)), jnp.ones((16, 5)), jnp.ones((16, 1))
-    losses = []
-    for _ in range(20):
-        parameters, loss = train_step(parameters, inputs, targets, 0.1)
-        losses.append(float(loss))
-    assert losses == sorted(losses, reverse=True)
-    assert losses[-1] < losses[0] / 10
+def test_a_training_step_is_forward_backward_and_update():
+    draw = np.random.default_rng(0).normal
+    # The biases are far enough from zero to matter.
+    parameters = [(weights, bias + 0.1) for weights, bias in init_mlp(KEY, (5, 8, 7, 1))]
+    inputs, targets = (draw(size=(16, units)).astype(np.float32) for units in (5, 1))
+
+    def loss_of(parameters):
+        activations = inputs
+        for weights, bias in parameters[:-1]:
+            activations = jnp.maximum(activations @ weights + bias, 0)
+        weights, bias = parameters[-1]
+        return jnp.mean((activations @ weights + bias - targets) ** 2) / 2
+
+    loss, gradients = jax.value_and_grad(loss_of)(parameters)
+    updated, found = train_step(parameters, inputs, targets, 0.5)
+    np.testing.assert_allclose(found, loss, rtol=1e-5)
+    expected = jax.tree.map(lambda p, g: p - 0.5 * g, parameters, gradients)
+    close = jax.tree.map(partial(np.allclose, rtol=1e-4, atol=1e-5), updated, expected)
+    assert all(jax.tree.leaves(close))
 
 
 def test_a_new_perceptron_has_layers_that_differ_and_keep_the_scale_of_their_inputs():
@@ -50,6 +64,18 @@ def test_a_chain_is_a_loop(length):
     for _ in range(length):
         expected = np.tanh(expected @ matrix / 8)
     np.testing.assert_allclose(chain(matrix, length), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_random_product_is_the_square_of_a_normal_matrix():
+    matrix = jax.random.normal(KEY, (50, 50))
+    np.testing.assert_allclose(random_product(KEY, 50), matrix @ matrix, rtol=1e-3, atol=1e-4)
+
+
+def test_a_device_batch_is_random_between_zero_and_one():
+    batch = device_batch(KEY, 100, 50)
+    assert (batch.shape, batch.dtype) == ((100, 50), np.float32)
+    assert batch.min() >= 0 < 0.9 < batch.max() < 1
+    assert not np.array_equal(batch, device_batch(jax.random.key(1), 100, 50))
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (4, 3)])
@@ -75,6 +101,9 @@ def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
     result = np.asarray(chain_into(jnp.asarray(array), matrix, 4))
     np.testing.assert_array_equal(result[3:], array[3:])
     np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
+
+
+# --- Work -------------------------------------------------------------------------------------
 
 
 @pytest.fixture

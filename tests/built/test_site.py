@@ -151,8 +151,7 @@ def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(tab, p
     assert tab.wrong == []
     nbytes = sum(len(response.body()) for response in tab.responses if response.ok)
     # Uncompressed; a server sends a quarter of it.
-    large = {"book/facts": 1.8e6} | dict.fromkeys(EXPLORABLES, 3e6)
-    assert nbytes < large.get(page, 1.7e6)
+    assert nbytes < (3e6 if page in EXPLORABLES else 1.65e6)
 
 
 def texts_of(html):

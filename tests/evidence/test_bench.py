@@ -5,6 +5,12 @@ from d2lpar import Quantity
 TIMES = Quantity("times", (1.0, 2.0, 2.0, 2.0, 2.0, 3.0), "s")
 
 
+def test_the_cost_of_a_turn_is_its_time_beyond_that_of_the_baseline(clock):
+    ours, baseline = (bench.per_turn(lambda s=s: clock.advance(s)) for s in (5, 2))
+    cost = bench.extra_cost(ours, baseline, repeats=3, clock=clock)
+    assert (cost.samples, cost.unit) == ((3, 3, 3), "s")
+
+
 def test_each_row_says_its_goal_or_why_it_could_not_be_measured(monkeypatch, capsys):
     def broken():
         raise OSError("no memory here")

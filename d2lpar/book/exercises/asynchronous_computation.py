@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import re
 import time
 from collections.abc import Callable, Sequence
 
@@ -465,15 +466,15 @@ def check_x7(program: str) -> Report:
         )
     waiting = 0
     for number, line in enumerate(lines, 1):
-        code, _, mark = line.partition("#")
-        waits, marked = _waits(number, code.strip()), "waits" in mark
-        if waits != marked:
+        code = re.sub(r"#\s*waits\W*$", "", line).strip()
+        waits = _waits(number, code)
+        if waits != (code != line.strip()):
             does, says = ("waits", "returns") if waits else ("returns", "waits")
             raise Rejection(
-                f"Line {number}, `{code.strip()}`, {does}; your program says that it {says}.",
+                f"Line {number}, `{code}`, {does}; your program says that it {says}.",
                 "Which number, or which shape, has to be known before the line can end?"
                 if waits
-                else "Is its result a number of Python's, or an array that may be unfinished?",
+                else "Does it need a number, or a shape, that only the device can tell?",
             )
         waiting += waits
     return f"Your program is right about {len(lines)} lines, of which {waiting} wait."

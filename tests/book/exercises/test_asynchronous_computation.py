@@ -345,7 +345,7 @@ def program(line=1, text=LINES[0]):
 
 RIGHT[check_x7] = {
     "as it is": program(),
-    "lines of the reader's own": program(20, "norm = np.linalg.norm(y)  # waits\n\nlen(y)"),
+    "lines of the reader's own": program(20, 'print("#", loss)  # waits\n\nlen(y)  # A shape.'),
 }
 WRONG[check_x7] = {
     "one forgotten": (program(6, "print(loss)"), "Line 6, .*, waits; your .* says that it returns"),
@@ -354,6 +354,7 @@ WRONG[check_x7] = {
         program(9, "jnp.unique(labels)"),
         "Line 9, .*, waits;.*\n.*number, or which shape, has to be known",
     ),
+    "a comment on waiting": (program(9, "y  # never waits?\nnp.asarray(y)  # it waits"), "Line 10"),
     "no line": ("", "has twenty lines; yours has 0"),
     "no Python": (program(3, "if y"), "Line 3, `if y`, raises SyntaxError"),
     "another name": (program(3, "x + 1"), "Line 3, .* raises NameError: name 'x'"),
