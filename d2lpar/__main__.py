@@ -145,16 +145,23 @@ def _parser() -> argparse.ArgumentParser:
         "compare",
         help="show which of two versions of a program is faster",
         description="Show which of two versions of a program is faster, and by how much: from two "
-        "files written by Comparison.to_json; or from two commits, whose scripts run in turn and "
-        "print that JSON as their last line.",
+        "files written by Comparison.to_json; or from two commits or two environments, which run a "
+        "script in turn that prints that JSON as its last line.",
         usage="d2lpar compare [-h] [--dispatch] before.json after.json\n"
-        "       d2lpar compare [-h] [--dispatch] --before COMMIT [--after COMMIT] [--rounds N] "
-        "[--fail-over SHARE] [-m] script [arguments]",
+        "       d2lpar compare [-h] [--dispatch] --before COMMIT [--after COMMIT] "
+        "[--before-python PATH] [--after-python PATH] [--rounds N] [--fail-over SHARE] [-m] script "
+        "[arguments]",
     )
     comparing.add_argument("--before", metavar="COMMIT", help="run the script of this commit")
     comparing.add_argument(
         "--after", metavar="COMMIT", help="and of this one (default: the files as they are)"
     )
+    for when in "before", "after":
+        comparing.add_argument(
+            f"--{when}-python",
+            metavar="PATH",
+            help=f"run the version {when} with this Python, such as .venv-old/bin/python",
+        )
     comparing.add_argument(
         "--rounds", type=int, metavar="N", help="runs of each (default 6; fewer give no interval)"
     )

@@ -34,7 +34,7 @@ import numpy as np
 
 from d2lpar._jax import state
 from d2lpar._jax.compilations import listed, record_compilations
-from d2lpar._jax.devices import device_name, this_machine, versions
+from d2lpar._jax.devices import device_name, this_machine
 from d2lpar._jax.state import require_values
 from d2lpar._measure.quantity import LEVEL, Predicate, Quantity, in_percent
 from d2lpar._measure.waiting import ExplainDonation, wait_all, wait_for
@@ -178,7 +178,7 @@ class Comparison(dict[str, Measurement]):
         """The machine that it was measured on, in words, with JAX's devices and its version."""
         if self._machine is None:
             here = this_machine().rows
-            self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {versions()['jax']}"
+            self._machine = f"{here['Processor']}; {here['JAX devices']}; jax {jax.__version__}"
         return self._machine
 
     def ratio(self, over: str, under: str, of: str = "total") -> Quantity:

@@ -19,31 +19,37 @@ from d2lpar._versions.compare import (
     require_common,
 )
 
-_OF_TWO_COMMITS = {"--before", "--after", "--rounds", "--fail-over"}
+_OF_TWO_VERSIONS = {
+    f"--{name}"
+    for name in ("before", "after", "before-python", "after-python", "rounds", "fail-over")
+}
 
 
 def compare(options: argparse.Namespace) -> int:
     """Compare two versions; return 1 if one is too slow, and 2 if that cannot be said."""
     if "" in (options.before, options.after):
         options.refuse("--before and --after need a commit, found ''")
-    behind = [word for word in options.arguments if word.split("=")[0] in _OF_TWO_COMMITS]
-    if options.before and not options.module and not Path(options.script).is_file():
+    in_turn = options.before or options.before_python or options.after_python
+    behind = [word for word in options.arguments if word.split("=")[0] in _OF_TWO_VERSIONS]
+    if in_turn and not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
-    if options.before and behind:
+    if in_turn and behind:
         print(f"{behind[0]} comes after the script, so the script gets it.", file=sys.stderr)
     if options.fail_over is not None and options.rounds is not None and options.rounds < 6:
         options.refuse("--fail-over needs six rounds: fewer have no interval to judge by")
-    if not options.before:
+    if options.after and not options.before:
+        options.refuse("--after needs --before COMMIT")
+    if not in_turn:
         if behind:
             options.refuse(f"{behind[0]} must come before the script")
-        values = options.after, options.rounds, options.fail_over, options.module or None
-        for name, value in zip(("--after", "--rounds", "--fail-over", "-m"), values, strict=True):
+        values = options.rounds, options.fail_over, options.module or None
+        for name, value in zip(("--rounds", "--fail-over", "-m"), values, strict=True):
             if value is not None:
                 options.refuse(f"{name} needs --before COMMIT: two files allow no sure verdict")
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
     with _signals_exit():
-        return _compare(options)
+        return _compare(options, bool(in_turn))
 
 
 @contextmanager
@@ -71,12 +77,14 @@ def _signals_exit() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _compare(options: argparse.Namespace) -> int:
+def _compare(options: argparse.Namespace, versions: bool) -> int:
     try:
-        if options.before:
+        if versions:
             program = Program(options.script, options.module, options.arguments)
             rounds = 6 if options.rounds is None else options.rounds
-            names, runs, notes = in_turn(program, options.before, options.after, rounds)
+            commits = options.before, options.after
+            pythons = options.before_python, options.after_python
+            names, runs, notes = in_turn(program, commits, pythons, rounds)
             result = changes_in_turn(runs)
         else:
             names = options.script, options.arguments[0]

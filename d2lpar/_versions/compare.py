@@ -1,4 +1,4 @@
-"""Compare two versions of a program: two files of measurements, or two commits in turn.
+"""Compare two versions of a program: two files of measurements, or two in turn.
 
 How it works. A script prints its measurement as JSON. For two files, the ratio of two times is the
 median of the ratios of each sample of one to each sample of the other (Hodges and Lehmann). Its
@@ -6,9 +6,9 @@ interval comes from the distribution of the rank sum (Moses; M. Hollander, D. A.
 Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and 4.3). The interval is right if
 the two distributions differ by a factor only; a version that merely varies more may seem faster or
 slower. And it covers how samples vary within a run, but not how runs vary: the processor's clock,
-other programs and the placement of memory affect a whole run. Therefore two commits are run in
-turn, each time in a new process, in reversed order in every other round. Each round then gives one
-ratio, and the result is the median of these.
+other programs and the placement of memory affect a whole run. Therefore two commits, or two
+environments, are run in turn, each time in a new process, in reversed order in every other round.
+Each round then gives one ratio, and the result is the median of these.
 """
 
 import contextlib
@@ -185,10 +185,11 @@ def rank_sums(m: int, n: int) -> np.ndarray:
 
 
 class Version(NamedTuple):
-    """A version of a program: a clone at some commit, or the user's repository itself."""
+    """A clone at some commit, or the user's repository itself; and the Python that runs it."""
 
     name: str
     folder: Path
+    python: str
 
 
 @dataclass(frozen=True)
@@ -215,7 +216,8 @@ class Program:
         script = version.folder / (self.within(repository) or Path(self.name).resolve())
         name = self.name if self.is_module else str(script)
         folders = str(version.folder), str(repository) if is_commit else ""
-        command = [*PYTHON, run_one.__file__, *folders, "-m" * self.is_module, name]
+        python = [version.python, *PYTHON[1:]]
+        command = [*python, run_one.__file__, *folders, "-m" * self.is_module, name]
         status, output = _run(
             [*command, *self.arguments],
             cwd=version.folder / Path.cwd().resolve().relative_to(repository),
@@ -262,18 +264,22 @@ def _python_path(version: Version, repository: Path) -> str:
 
 @contextlib.contextmanager
 def versions_of(
-    program: Program, before: str, after: str | None
+    program: Program, commits: tuple[str | None, str | None], pythons: tuple[str | None, str | None]
 ) -> Iterator[tuple[Path, Version, Version]]:
     """Yield the repository here and two of its versions; clones are removed after the block.
 
     A clone, unlike a `git worktree`, leaves nothing in the user's .git folder, also after kill -9.
-    A commit without the script gets a copy of the script here. Without `after`, the second version
-    is the files here.
+    A commit without the script gets a copy of the script here. A version without a commit is the
+    files here; two of these need no repository, and the current folder takes its place.
     """
-    repository = Path(_git("rev-parse", "--show-toplevel")).resolve()
+    repository = Path(_git("rev-parse", "--show-toplevel") if commits[0] else "").resolve()
     with tempfile.TemporaryDirectory(prefix="d2lpar-") as folder:
 
-        def checked_out(commit: str, where: str) -> Version:
+        def checked_out(where: str, commit: str | None, python: str | None) -> Version:
+            path = _executable(python)
+            named = f" with {python or path}" * any(pythons)
+            if not commit:
+                return Version(f"the files here{named}", repository, path)
             try:
                 full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
             except D2lparError as error:
@@ -295,11 +301,19 @@ def versions_of(
                 (root / inside).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(repository / inside, root / inside)
             (root / Path.cwd().resolve().relative_to(repository)).mkdir(parents=True, exist_ok=True)
-            return Version(f"{commit} ({full[:7]})", root)
+            return Version(f"{commit} ({full[:7]}){named}", root, path)
 
-        old = checked_out(before, "before")
-        new = checked_out(after, "after") if after else Version("the files here", repository)
+        old, new = map(checked_out, ("before", "after"), commits, pythons)
+        if old == new:
+            raise D2lparError(f"There are no two versions: both would be {old.name}.")
         yield repository, old, new
+
+
+def _executable(python: str | None) -> str:
+    """Return the path of a Python, without following links: a link tells Python its environment."""
+    if not (path := shutil.which(python or sys.executable)):
+        raise D2lparError(f"There is no Python at {python!r} that can be run.")
+    return os.path.abspath(path)
 
 
 def _without_gits_variables() -> dict[str, str]:
@@ -347,15 +361,24 @@ def _run(command: Sequence[str], **options: Any) -> tuple[int, str]:
 
 
 def in_turn(
-    program: Program, before: str, after: str | None, rounds: int
+    program: Program,
+    commits: tuple[str | None, str | None],
+    pythons: tuple[str | None, str | None],
+    rounds: int,
 ) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]], list[str]]:
     """Run two versions of a program in turn, each run in a process of its own.
+
+    Args:
+        program: What to run.
+        commits: That of each version; None for the files here.
+        pythons: The Python of each, such as `.venv-old/bin/python`; None for this one.
+        rounds: How many runs of each.
 
     Returns:
         The names of the two, the measurements of both for each round, and notes for the report.
     """
     require_count("rounds", rounds, at_least=1)
-    with versions_of(program, before, after) as (repository, old, new):
+    with versions_of(program, commits, pythons) as (repository, old, new):
         pairs, notes = [], []
         for number in range(rounds):
             order = (old, new) if number % 2 == 0 else (new, old)

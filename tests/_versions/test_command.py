@@ -82,6 +82,8 @@ def write(files):
         (["a.json", "--before", "HEAD"], "--before must come before the script"),
         (["--fail-over", "5%", "--rounds", "5", "--before", "HEAD", "text.py"], "six rounds"),
         (["--before", "none", "text.py"], "git has no commit 'none' here."),
+        (["--before-python", "none", "text.py"], "There is no Python at 'none' that can be run."),
+        (["--after-python", sys.executable, "text.py"], "There are no two versions: both would be"),
     ],
 )
 def test_a_comparison_that_makes_no_sense_is_refused(arguments, message, repository, capsys):
@@ -108,6 +110,21 @@ def test_two_commits_are_compared_whatever_the_files_here_are(repository, capsys
     write({"times.py": "1 / 0"})
     assert once("--after", "HEAD~", "-m", "benchmarks.bench") == 0
     assert "2 times (too few for an interval): undecided" in capsys.readouterr().out
+
+
+def test_two_environments_run_the_files_here_also_outside_a_repository(
+    tmp_path, monkeypatch, capfd
+):
+    monkeypatch.chdir(tmp_path)
+    old = f"if 'OLD' in os.environ:\n    {times('old ', f=SLOW)}"
+    write({"bench.py": PRINTS, "times.py": f"import os\n{times('new ', f=FAST)}\n{old}"})
+    write({"old/python": f'#!/bin/sh\nOLD=yes exec {sys.executable} "$@"\n'})
+    Path("old/python").chmod(0o755)
+    assert compare("--before-python", "old/python", "bench.py", "log") == 0
+    assert Path("log").read_text() == "old new new old " * 3
+    out = capfd.readouterr().out
+    assert out.startswith(f"the files here with old/python -> the files here with {sys.executable}")
+    assert "0.5 times (0.5 to 0.5): faster" in out
 
 
 @pytest.mark.parametrize("script", ["bench.py", "../../outside.py"])
