@@ -160,6 +160,14 @@ def texts_of(html):
     return {page: unescape(page.read_text(encoding="utf-8")) for page in pages}
 
 
+def test_code_has_no_spans_that_look_like_text(html):
+    assert [page for page, text in texts_of(html).items() if '<span class="n">' in text] == []
+    styles = (html / "_static" / "pygments.css").read_text(encoding="utf-8")
+    for theme in "light", "dark":
+        colors = re.findall(rf'"{theme}"\] \.highlight(?: \.[npw])? {{.*\bcolor: (#\w+)', styles)
+        assert (len(colors), len({*colors})) == (4, 1)
+
+
 def test_a_fold_is_announced_by_its_own_words(html):
     folds = [page for page, text in texts_of(html).items() if "<summary>" in text]
     assert len(folds) > 5
