@@ -95,6 +95,14 @@ def slurm():
     assert not [words for words in commands if str(configuration.parent) in " ".join(words)]
 
 
+def test_rows_that_the_devices_do_not_divide_are_an_error_and_no_shorter_minibatch(tmp_path):
+    six = {"XLA_FLAGS": "--xla_force_host_platform_device_count=6"}
+    command = [sys.executable, SCRIPT, tmp_path, "--alone"]
+    done = subprocess.run(command, env=os.environ | CPU | six, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "partitioned 3 times, but the dimension size is 64" in done.stderr
+
+
 def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     folder = tmp_path / "checkpoints"
     status, in_four = train_and_signal(4, folder, signal.SIGTERM)

@@ -6,7 +6,7 @@ functions that call the listener replace these attributes. NumPy takes an array 
 through the buffer protocol, without a call of JAX. From Python 3.12 on, that protocol is a method
 too, `__buffer__` (PEP 688), so all reads are heard. In Python 3.11, replacements of `numpy.asarray`
 and `numpy.array` catch the most frequent ones; other uses of the protocol, such as `np.dot(a, x)`,
-remain unheard.
+remain unheard, also in JAX itself: `jnp.repeat` reads its counts so.
 """
 
 import functools

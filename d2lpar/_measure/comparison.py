@@ -454,6 +454,10 @@ def carried(
     `jax.device_put` to where an array lies already copies nothing, nor does it copy the part of a
     replicated array that stays there. To keep it, pass `jax.tree.map(jnp.copy, state)`.
 
+    If the step returns a state of another layout, or one that is committed to its device, as
+    arguments from `jax.device_put` make it, the second call compiles again: `warmup=2` leaves that
+    out of the times, too.
+
     Args:
         step: Takes the state first, and returns the new one, or a tuple whose first element it is.
         state: The state of the first call: an array or a tree of them.
@@ -564,8 +568,8 @@ class _Timed:
             raise CompilationError(
                 f"{listed(compiled)} was compiled while {self.name!r} was being timed, so the "
                 "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
-                "and devices; arrays from device_put and others compile separately. If another "
-                "thread compiles, stop it while measuring."
+                "and devices; arrays from device_put and others compile separately, so a carried "
+                "state may need warmup=2. If another thread compiles, stop it while measuring."
             )
         self.dispatch.append(returned - start)
         self.total.append(ready - start)

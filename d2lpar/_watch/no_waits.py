@@ -32,8 +32,8 @@ from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
 
 HIDDEN = (
-    "Python 3.11 hides some reads: long ones of np.dot or y[mask] are found, those of np.isnan or "
-    "bytes(y) never. Python 3.12 hides none."
+    "Python 3.11 hides some reads: long ones of np.dot or y[mask] are found, those of np.isnan, "
+    "bytes(y) or the counts of jnp.repeat never. Python 3.12 hides none."
 )
 
 
@@ -58,9 +58,9 @@ def no_waits(
     its block, everything else in the same thread counts as well. The innermost of nested blocks
     raises the error.
 
-    From Python 3.12 on, every read is seen. Python 3.11 hides some, and sampling finds only part of
-    the long ones; the error says so, and at the end of a session so does pytest. A read costs some
-    10 µs more in the block, and nothing outside.
+    From Python 3.12 on, every read is seen. Python 3.11 hides some, of functions of JAX as well,
+    and sampling finds only part of the long ones; the error says so, and so does pytest at the end
+    of a session. A read costs some 10 µs more in the block, and nothing outside.
 
     Args:
         no_compilations: Whether nothing may be compiled either. Call each function once before,

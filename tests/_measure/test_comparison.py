@@ -127,6 +127,14 @@ def test_a_carried_step_takes_the_state_that_it_has_returned_in_the_call_before(
     assert (state["w"] == 2 * (3 + 1 + 5)).all()
 
 
+def test_a_state_that_the_first_step_commits_compiles_twice_and_needs_a_second_warm_up():
+    batch = jax.device_put(jnp.ones(3), cpu())
+    anew = lambda: carried(jax.jit(lambda state, x: state + x), jnp.zeros(3), batch)  # noqa: E731
+    with pytest.raises(CompilationError, match="a carried state may need warmup=2"):
+        measure(anew(), repeats=6)
+    assert measure(anew(), repeats=6, warmup=2)
+
+
 @pytest.mark.parametrize("state", [(1, 2), [1, [2]], {"a": 1}, 1], ids=repr)
 def test_the_state_may_be_all_that_a_step_returns_or_the_first_element_of_a_tuple(state):
     more = lambda state: jax.tree.map(lambda x: x + 1, state)  # noqa: E731

@@ -136,6 +136,18 @@ def test_prefetch_yields_what_could_be_read_even_if_it_is_none_and_then_raises()
     assert seen == readable
 
 
+def read_two_and_exit():
+    yield from range(2)
+    raise SystemExit(3)
+
+
+def test_a_reader_that_exits_ends_the_loop_without_the_batch_that_prefetch_has_ready():
+    seen = []
+    with pytest.raises(SystemExit, match="3"):
+        seen.extend(recipe("prefetch")(read_two_and_exit(), lambda batch: batch))
+    assert seen == [0]
+
+
 @pytest.mark.parametrize("ahead", [0, 2])
 def test_prefetch_reads_in_a_thread_puts_a_step_early_in_yours_and_ends_with_the_loop(ahead):
     readers, put = [], []
@@ -181,6 +193,19 @@ def test_two_deep_reads_the_next_batch_between_the_call_and_the_wait():
         *("read 0", "read 1", "step 0", "read 2", "wait 0"),
         *("step 1", "read 3", "wait 1", "step 2", "wait 2"),
     ]
+
+
+def test_two_deep_takes_no_step_on_what_was_ready_when_a_batch_could_not_be_read():
+    taken = []
+    with pytest.raises(SystemExit):
+        recipe("two_deep")(
+            lambda state, batch: (state, taken.append(batch)),
+            state=0,
+            batches=read_two_and_exit(),
+            stop=lambda loss: False,
+            put=lambda batch: batch,
+        )
+    assert taken == [0]
 
 
 def two_parts(total, largest, batch):
