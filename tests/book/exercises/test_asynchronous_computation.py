@@ -1,6 +1,7 @@
 """The checks of X1 to X7: right answers, and wrong ones that a reader may well give."""
 
 import functools
+import re
 import time
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attempts import both_tests, consuming
+from run_notebook import ROOT
 
 from d2lpar import InFlight, measure, wait_all
 from d2lpar.book.exercises import (
@@ -335,29 +337,30 @@ WRONG[check_x6] = {
 
 # --- X7. Which lines wait? --------------------------------------------------------------------
 
-LINES = ["y + 1", "print(loss)  # waits", "loss < best", "if loss < best: best = loss  # waits"] * 5
-
-
-def program(line=1, text=LINES[0]):
-    """Return twenty lines, right about all but perhaps one."""
-    return "\n".join([*LINES[: line - 1], text, *LINES[line:]])
-
+SOLUTION = ROOT / "book" / "solutions" / "asynchronous-computation.md"
+(SOLVED,) = re.findall('my_program = """\n(.*?)"""', SOLUTION.read_text(), re.DOTALL)
 
 RIGHT[check_x7] = {
-    "as it is": program(),
-    "lines of the reader's own": program(20, 'print("#", loss)  # waits\n\nlen(y)  # A shape.'),
+    "the solution": SOLVED,
+    "a comment of the reader's own": SOLVED.replace("append(loss)", "append(loss)  # returns"),
+    "lines of the reader's own": SOLVED + 'print("#", loss)  # waits\n\nlen(y)  # A shape.',
 }
 WRONG[check_x7] = {
-    "one forgotten": (program(6, "print(loss)"), "Line 6, .*, waits; your .* says that it returns"),
-    "one too many": (program(5, "y + 1  # waits"), "Line 5, .*, returns; your .* that it waits"),
+    "one forgotten": (SOLVED.replace("  # waits", "", 1), "Line 3, .*, waits; .* that it returns"),
+    "one too many": (SOLVED + "y + 1  # waits", "Line 21, .*, returns; your .* that it waits"),
     "a value of its own": (
-        program(9, "jnp.unique(labels)"),
-        "Line 9, .*, waits;.*\n.*number, or which shape, has to be known",
+        SOLVED + "jnp.unique(labels)",
+        "Line 21, .*, waits;.*\n.*number, or which shape, has to be known",
     ),
-    "a comment on waiting": (program(9, "y  # never waits?\nnp.asarray(y)  # it waits"), "Line 10"),
-    "no line": ("", "has twenty lines; yours has 0"),
-    "no Python": (program(3, "if y"), "Line 3, `if y`, raises SyntaxError"),
-    "another name": (program(3, "x + 1"), "Line 3, .* raises NameError: name 'x'"),
+    "a comment on waiting": (SOLVED + "y  # never waits?\nnp.asarray(y)  # it waits", "Line 22"),
+    "no line": ("", "lacks 20 of the twenty lines, such as `history.append"),
+    "lines that do nothing": (
+        "pass\n" * 20,
+        "lacks 20 of the twenty lines, such as `history.append",
+    ),
+    "one left out": (SOLVED.replace("saved = copy.deepcopy(y)\n", ""), "lacks 1 of .*deepcopy"),
+    "no Python": (SOLVED + "if y", "Line 21, `if y`, raises SyntaxError"),
+    "another name": (SOLVED + "x + 1", "Line 21, .* raises NameError: name 'x'"),
 }
 
 
