@@ -31,6 +31,7 @@ from d2lpar.book.exercises.checking import (
     require_asynchrony,
     require_called,
     require_number,
+    require_overlap_in_all,
     require_truth,
     right_parameters,
     shown,
@@ -125,31 +126,33 @@ def check_x2(epoch: Callable) -> Report:
     right = right_parameters()[-1]  # This compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
     jax.block_until_ready(training_step(parameters, batches[0], _LONG_LINKS))
-    log = CallLog()
 
-    def step(parameters, batch):
-        links = _LONG_LINKS if len(log.calls) == _LONG_STEP else LINKS
-        return training_step(parameters, batch, links)
+    def run():
+        log = CallLog()
 
-    case = (log.watch("step()", step), parameters, list(batches))
-    (parameters,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
-    require_all_steps(log)
-    for call in log.calls:
-        if len(call.unfinished) > 1:
-            steps = " and ".join(str(other.number) for other in call.unfinished)
-            raise Rejection(
-                f"Step {call.number} was dispatched while steps {steps} were unfinished; at most "
-                "one may be.",
-                "Steps differ in length. Before you dispatch one, which result must be ready?",
-            )
-    if not any(call.unfinished for call in log.calls):
-        raise Rejection(
-            "No step was dispatched while the one before it was running.",
-            "The device is idle from the end of a step until the next is dispatched. Which step "
-            "does your loop wait for, and does it have to be that one?",
-        )
-    overlapping = log.require_overlap("Does each iteration of your loop do the same?")
-    require_array(parameters, right, "Your function's result")
+        def step(parameters, batch):
+            links = _LONG_LINKS if len(log.calls) == _LONG_STEP else LINKS
+            return training_step(parameters, batch, links)
+
+        case = (log.watch("step()", step), parameters, list(batches))
+        (result,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
+        require_all_steps(log)
+        for call in log.calls:
+            if len(call.unfinished) > 1:
+                steps = " and ".join(str(other.number) for other in call.unfinished)
+                raise Rejection(
+                    f"Step {call.number} was dispatched while steps {steps} were unfinished; at "
+                    "most one may be.",
+                    "Steps differ in length. Before you dispatch one, which result must be ready?",
+                )
+        require_array(result, right, "Your function's result")
+        return log
+
+    overlapping = require_overlap_in_all(
+        run,
+        "The device is idle from the end of a step until the next is dispatched. Which step does "
+        "your loop wait for in each of its iterations, and does it have to be that one?",
+    )
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
         "and none while more than one was unfinished."

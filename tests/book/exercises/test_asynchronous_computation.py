@@ -107,6 +107,13 @@ def paused(step, parameters, batches):
     return epoch(lambda *_: time.sleep(2 * seconds))(step, parameters, batches)
 
 
+def a_barrier_in_every_fourth(step, parameters, batches):
+    for number, batch in enumerate(batches, 1):
+        before, parameters = parameters, step(parameters, batch)
+        jax.block_until_ready(before if number % 4 else parameters)
+    return parameters
+
+
 def stale(step, parameters, batches):
     before = parameters
     for batch in batches:
@@ -126,12 +133,16 @@ WRONG[check_x2] = {
     ),
     "each step": (
         epoch(lambda _, p: jax.block_until_ready(p)),
-        "No step was dispatched while the one",
+        "Only 0 of 12 calls.*\n.*have to be that one",
     ),
     "a pause": (paused, r"while steps 3 and 4 were unfinished.*\n.*Steps differ in length"),
     "once without": (
         epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),
-        "Only 1 of 12 steps.*\n.*each iteration",
+        "Only 1 of 12 calls.*\n.*each of its iterations",
+    ),
+    "every fourth": (
+        a_barrier_in_every_fourth,
+        r"each of 5 runs, call 4 of step\(\) was made when",
     ),
     "stale": (stale, "wrong: it differs from the right one"),
     "without a step": (
@@ -322,7 +333,10 @@ WRONG[check_x6] = {
     "asarray": (losses_with(jnp.asarray), A_JAX_ARRAY),
     "device_put": (losses_with(jax.device_put), A_JAX_ARRAY),
     "never alias": (losses_with(lambda b: jax.device_put(b, may_alias=False)), A_JAX_ARRAY),
-    "a barrier": (losses_with(lambda b: b, jax.block_until_ready), "Only 0 of 12.*\n.*are right"),
+    "a barrier": (
+        losses_with(lambda b: b, jax.block_until_ready),
+        "Only 0 of 12 calls.*\n.*are right",
+    ),
     "copied too late": (copied_too_late, "of step 0, which was given the numbers of another batch"),
     "the last forgotten": (
         lambda *args: losses_with(np.array)(*args)[:-1],
