@@ -121,7 +121,7 @@ def _require_all_logged(logged: list, losses: list[float]) -> None:
 # --- Z2. Readers ahead ------------------------------------------------------------------------
 
 _BATCHES = 12
-_READERS = 3
+_READERS, _MORE_READERS = 3, 5
 _PATIENCE = 2.0  # Seconds that a read waits for the other readers to arrive.
 _GRACE = 0.05  # Seconds that the check waits for a read that should not happen.
 _PAUSED_AT = 3  # The batch at which the check waits longer than the readers may have slept.
@@ -134,22 +134,25 @@ def check_z2(prefetch: Callable) -> Report:
     require_callable(prefetch, (_Disk().read, _BATCHES, _READERS), usage)
 
     def judge():
-        _require_order_and_bound(prefetch)
+        for readers in (_READERS, _MORE_READERS):
+            _require_order_and_bound(prefetch, readers)
         _require_error_in_its_place(prefetch)
         _require_end(prefetch)
         return True
 
     call_answer(judge, [()], usage)
     return (
-        f"All {_BATCHES} batches came in order, {_READERS} were read at a time and no more than "
-        f"{_READERS} ahead; an error came in its place, and reading ended when the loop did."
+        f"All {_BATCHES} batches came in order. With {_READERS} readers, {_READERS} were read at a "
+        f"time and no more than {_READERS} ahead, and with {_MORE_READERS} as many. An error came "
+        "in its place, and reading ended when the loop did."
     )
 
 
 class _Disk:
     """Simulated disk: a read waits until all readers have arrived, and counts them."""
 
-    def __init__(self, fails_at: int | None = None):
+    def __init__(self, readers: int = _READERS, fails_at: int | None = None):
+        self.readers = readers
         self._fails_at = fails_at
         self._loop = threading.get_ident()
         self._changed = threading.Condition()
@@ -169,7 +172,9 @@ class _Disk:
             self._reading += 1
             self.most_at_once = max(self.most_at_once, self._reading)
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self.most_at_once >= _READERS, self._patience):
+            if not self._changed.wait_for(
+                lambda: self.most_at_once >= self.readers, self._patience
+            ):
                 self._patience = 0.0  # The others will never come.
             self._reading -= 1
         if number == self._fails_at:
@@ -183,7 +188,7 @@ class _Disk:
 
 
 def _batches_of(prefetch: Callable, disk: _Disk) -> Iterator:
-    batches = prefetch(disk.read, _BATCHES, _READERS)
+    batches = prefetch(disk.read, _BATCHES, disk.readers)
     try:
         return iter(batches)
     except TypeError:
@@ -193,25 +198,25 @@ def _batches_of(prefetch: Callable, disk: _Disk) -> Iterator:
         ) from None
 
 
-def _require_order_and_bound(prefetch: Callable) -> None:
-    disk = _Disk()
+def _require_order_and_bound(prefetch: Callable, readers: int) -> None:
+    disk = _Disk(readers)
     batches = []
     began = time.perf_counter()
     for number, batch in enumerate(_batches_of(prefetch, disk)):
         batches.append(batch)
         _require_reading(disk)
-        if disk.most_at_once < _READERS:
+        if disk.most_at_once < readers:
             raise Rejection(
-                f"No more than {disk.most_at_once} of {_READERS} readers were at work at the same "
+                f"No more than {disk.most_at_once} of {readers} readers were at work at the same "
                 "time.",
                 "Does a thread wait for one read to end before the next one begins?",
             )
         grace = 3 * (time.perf_counter() - began) if number == _PAUSED_AT else _GRACE
-        too_many = number + 2 + _READERS
+        too_many = number + 2 + readers
         if too_many <= _BATCHES and disk.has_been_asked_for(too_many, grace):
             raise Rejection(
                 f"When batch {number} had been taken, {disk.requested} had been requested: more "
-                f"than {_READERS} ahead, and each is in memory.",
+                f"than {readers} ahead, and each is in memory.",
                 "When should the next read begin: at the start, or when a batch is taken?",
             )
     _require_reading(disk)

@@ -123,6 +123,10 @@ WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
+    "three readers for any number": (
+        lambda read, count, readers: with_futures()(read, count, 3),
+        "No more than 3 of 5 readers",
+    ),
     "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
