@@ -398,7 +398,7 @@ def check_x6(training: Callable) -> Report:
     require_asynchrony()
     right = [float(training_loss(parameters)) for parameters in right_parameters()]
     parameters, *batches = map(np.asarray, inputs(1 + STEPS, cpu()))
-    log, given = CallLog(), []
+    log, given, held, refilled = CallLog(), [], [], []
     watched = log.watch("step()", training_step)
     # The memory begins with a page, so JAX uses it in place: a step reads what is there later.
     buffer = host_batch(parameters)
@@ -416,7 +416,12 @@ def check_x6(training: Callable) -> Report:
         else:
             same = np.array_equal(batch, batches[len(given) % STEPS])
             given.append(f"the numbers of {'its' if same else 'another'} batch")
+        held.append(batch)
         new = watched(parameters, batch)
+        for number in (call.number for call in log.calls[-1].unfinished):
+            its = given[number] == "the numbers of its batch"
+            if its and not np.array_equal(held[number], batches[number]):
+                refilled.append(number)
         return new, training_loss(new)
 
     case = (step, jax.device_put(parameters, cpu()), loader())
@@ -426,6 +431,12 @@ def check_x6(training: Callable) -> Report:
         raise Rejection(
             f"Your function returned {shown(losses)}, not a list of {STEPS} losses.",
             "step() returns new parameters and a loss. What becomes of each?",
+        )
+    if refilled:  # JAX uses an array in place, or copies it at once, depending on its address.
+        raise Rejection(
+            f"The memory of batch {refilled[0]} was filled again before step {refilled[0]} was "
+            "done. At some addresses, the loss of that step is then wrong.",
+            "Which step must be done before you fill its memory with another batch?",
         )
     wrong = [
         number

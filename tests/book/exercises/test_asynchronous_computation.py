@@ -337,6 +337,10 @@ WRONG[check_x6] = {
         losses_with(lambda b: b, jax.block_until_ready),
         "Only 0 of 12 calls.*\n.*are right",
     ),
+    "two buffers, refilled at once": (
+        functools.partial(two_buffers, wait=lambda losses: losses),
+        "The memory of batch 0 was filled again before step 0 was done",
+    ),
     "copied too late": (copied_too_late, "of step 0, which was given the numbers of another batch"),
     "the last forgotten": (
         lambda *args: losses_with(np.array)(*args)[:-1],
