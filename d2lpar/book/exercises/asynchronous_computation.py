@@ -343,6 +343,8 @@ _PROGRAMS = {
     "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), (8_000_000,)),
     "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), (8_000_000,)),
     "A loop of 200,000 iterations over 100 elements": (jax.jit(_long_loop), (100,)),
+    "A loop of 200,000 iterations over 480 elements": (jax.jit(_long_loop), (480,)),
+    "A loop of 200,000 iterations over 520 elements": (jax.jit(_long_loop), (520,)),
     "A loop of 200,000 iterations over 1000 elements": (jax.jit(_long_loop), (1000,)),
     "A loop of 10,000 iterations, of twenty sums each, over 100 elements": (
         jax.jit(functools.partial(_long_loop, times=20)),

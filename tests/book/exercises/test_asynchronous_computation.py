@@ -251,13 +251,16 @@ WRONG[check_x4] = {
 }
 
 
-def little_arithmetic(function, x):
-    return (function.lower(x).compile().cost_analysis().get("flops") or 0) < 1000
+def fewer_operations_than(bound, function, x):
+    return (function.lower(x).compile().cost_analysis().get("flops") or 0) < bound
 
 
 def by_trying(function, x):
     # Once is enough on an idle machine; a busy one may come back late.
     return all(ready_at_once(function, x) for _ in range(3))
+
+
+little_arithmetic = functools.partial(fewer_operations_than, 1000)
 
 
 def elementwise(function, x):
@@ -280,8 +283,10 @@ WRONG[check_x5] = {
     ),
     "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
     "whatever has no arithmetic": (no_arithmetic, "iterations over 100 elements runs inside"),
+    "a bound too low": (functools.partial(fewer_operations_than, 250), "over 480 elements runs"),
+    "a bound too high": (functools.partial(fewer_operations_than, 1999), "over 520 elements cont"),
     "whatever is small": (
-        lambda f, x: x.size == 100 or (x.size > 5e6 and "add" not in f.lower(x).as_text()),
+        lambda f, x: x.size < 500 or (x.size > 5e6 and "add" not in f.lower(x).as_text()),
         "of twenty sums each, over 100 elements continues",
     ),
 }
