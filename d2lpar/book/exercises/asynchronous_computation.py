@@ -31,6 +31,7 @@ from d2lpar.book.exercises.checking import (
     require_asynchrony,
     require_called,
     require_number,
+    require_overlap_in_all,
     require_truth,
     right_parameters,
     shown,
@@ -125,31 +126,33 @@ def check_x2(epoch: Callable) -> Report:
     right = right_parameters()[-1]  # This compiles the step as well.
     parameters, *batches = inputs(1 + STEPS, cpu())
     jax.block_until_ready(training_step(parameters, batches[0], _LONG_LINKS))
-    log = CallLog()
 
-    def step(parameters, batch):
-        links = _LONG_LINKS if len(log.calls) == _LONG_STEP else LINKS
-        return training_step(parameters, batch, links)
+    def run():
+        log = CallLog()
 
-    case = (log.watch("step()", step), parameters, list(batches))
-    (parameters,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
-    require_all_steps(log)
-    for call in log.calls:
-        if len(call.unfinished) > 1:
-            steps = " and ".join(str(other.number) for other in call.unfinished)
-            raise Rejection(
-                f"Step {call.number} was dispatched while steps {steps} were unfinished; at most "
-                "one may be.",
-                "Steps differ in length. Before you dispatch one, which result must be ready?",
-            )
-    if not any(call.unfinished for call in log.calls):
-        raise Rejection(
-            "No step was dispatched while the one before it was running.",
-            "The device is idle from the end of a step until the next is dispatched. Which step "
-            "does your loop wait for, and does it have to be that one?",
-        )
-    overlapping = log.require_overlap("Does each iteration of your loop do the same?")
-    require_array(parameters, right, "Your function's result")
+        def step(parameters, batch):
+            links = _LONG_LINKS if len(log.calls) == _LONG_STEP else LINKS
+            return training_step(parameters, batch, links)
+
+        case = (log.watch("step()", step), parameters, list(batches))
+        (result,) = call_answer(epoch, [case], "my_epoch(step, parameters, batches)")
+        require_all_steps(log)
+        for call in log.calls:
+            if len(call.unfinished) > 1:
+                steps = " and ".join(str(other.number) for other in call.unfinished)
+                raise Rejection(
+                    f"Step {call.number} was dispatched while steps {steps} were unfinished; at "
+                    "most one may be.",
+                    "Steps differ in length. Before you dispatch one, which result must be ready?",
+                )
+        require_array(result, right, "Your function's result")
+        return log
+
+    overlapping = require_overlap_in_all(
+        run,
+        "The device is idle from the end of a step until the next is dispatched. Which step does "
+        "your loop wait for in each of its iterations, and does it have to be that one?",
+    )
     return (
         f"{overlapping} of {len(batches)} steps were dispatched while the one before was running, "
         "and none while more than one was unfinished."
@@ -340,6 +343,8 @@ _PROGRAMS = {
     "exp(x) + 1 of eight million elements": (jax.jit(lambda x: jnp.exp(x) + 1), (8_000_000,)),
     "Reversing eight million elements": (jax.jit(lambda x: x[::-1]), (8_000_000,)),
     "A loop of 200,000 iterations over 100 elements": (jax.jit(_long_loop), (100,)),
+    "A loop of 200,000 iterations over 480 elements": (jax.jit(_long_loop), (480,)),
+    "A loop of 200,000 iterations over 520 elements": (jax.jit(_long_loop), (520,)),
     "A loop of 200,000 iterations over 1000 elements": (jax.jit(_long_loop), (1000,)),
     "A loop of 10,000 iterations, of twenty sums each, over 100 elements": (
         jax.jit(functools.partial(_long_loop, times=20)),
@@ -395,7 +400,7 @@ def check_x6(training: Callable) -> Report:
     require_asynchrony()
     right = [float(training_loss(parameters)) for parameters in right_parameters()]
     parameters, *batches = map(np.asarray, inputs(1 + STEPS, cpu()))
-    log, given = CallLog(), []
+    log, given, held, refilled = CallLog(), [], [], []
     watched = log.watch("step()", training_step)
     # The memory begins with a page, so JAX uses it in place: a step reads what is there later.
     buffer = host_batch(parameters)
@@ -413,7 +418,12 @@ def check_x6(training: Callable) -> Report:
         else:
             same = np.array_equal(batch, batches[len(given) % STEPS])
             given.append(f"the numbers of {'its' if same else 'another'} batch")
+        held.append(batch)
         new = watched(parameters, batch)
+        for number in (call.number for call in log.calls[-1].unfinished):
+            its = given[number] == "the numbers of its batch"
+            if its and not np.array_equal(held[number], batches[number]):
+                refilled.append(number)
         return new, training_loss(new)
 
     case = (step, jax.device_put(parameters, cpu()), loader())
@@ -423,6 +433,12 @@ def check_x6(training: Callable) -> Report:
         raise Rejection(
             f"Your function returned {shown(losses)}, not a list of {STEPS} losses.",
             "step() returns new parameters and a loss. What becomes of each?",
+        )
+    if refilled:  # JAX uses an array in place, or copies it at once, depending on its address.
+        raise Rejection(
+            f"The memory of batch {refilled[0]} was filled again before step {refilled[0]} was "
+            "done. At some addresses, the loss of that step is then wrong.",
+            "Which step must be done before you fill its memory with another batch?",
         )
     wrong = [
         number
@@ -454,14 +470,40 @@ def _predictions(x: jax.Array) -> tuple[jax.Array, jax.Array]:
     return y, training_loss(y)
 
 
+_LINES = """
+history.append(loss)
+mean = sum(history) / len(history)
+mean = np.mean(history)
+print(f"the loss is {loss:.3f}")
+print(f"the loss has the shape {loss.shape}")
+if number % 100 == 0: best = loss
+if loss < best: best = loss
+best = jnp.minimum(loss, best)
+best = min(loss, best)
+rate = jnp.where(loss < best, rate, rate / 2)
+first = y[jnp.arange(8)]
+large = y[y > 0.5]
+large = jnp.where(y > 0.5, y, 0)
+classes = jnp.unique(labels)
+right = (y.argmax(axis=1) == labels).sum()
+noisy = y + np.random.normal(size=y.shape)
+norm = jnp.linalg.norm(y)
+norm = np.linalg.norm(y)
+saved = copy.deepcopy(y)
+saved = jax.device_get(y)
+"""
+
+
 @exercise("X7")
 def check_x7(program: str) -> Report:
     """Check whether a program marks the lines that wait: each line runs on unfinished arrays."""
     require_asynchrony()
     lines = [line for line in str(program).splitlines() if line.strip()]
-    if len(lines) < 20:
+    given = _LINES.strip().splitlines()
+    missing = [line for line in given if not any(own.strip().startswith(line) for own in lines)]
+    if missing:
         raise Rejection(
-            f"The program has twenty lines; yours has {len(lines)}.",
+            f"Your program lacks {len(missing)} of the twenty lines, such as `{missing[0]}`.",
             "Leave each line as it is, and write `# waits` behind it if it waits.",
         )
     waiting = 0

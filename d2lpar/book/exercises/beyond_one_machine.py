@@ -259,7 +259,12 @@ def check_v4(rows: Callable) -> Report:
 
 # --- V5. Stop together ------------------------------------------------------------------------
 
-_FAILED = OSError("the disk is gone")
+
+class _ReaderError(Exception):
+    """An error that an answer cannot foresee, so it must handle any."""
+
+
+_FAILED = _ReaderError("the disk is gone")
 # For each run, how many minibatches each process has, and the process whose reader then fails.
 _RUNS = (((3, 3), None), ((5, 3), None), ((2, 4, 3), None), ((4, 2), 1))
 
@@ -327,9 +332,10 @@ def check_v5(epoch: Callable) -> Report:
 
 def _require_common_end(epoch: Callable, counts: tuple[int, ...], fails: int | None) -> bool:
     ran = _run_in_threads(epoch, counts, fails)
-    had = f"With {' and '.join(map(str, counts))} minibatches,"
+    failing = "" if fails is None else f" and an error of process {fails}'s reader"
+    had = f"With {' and '.join(map(str, counts))} minibatches{failing},"
     for each in ran:
-        if isinstance(each.end, BaseException) and not isinstance(each.end, _Stuck | OSError):
+        if isinstance(each.end, BaseException) and not isinstance(each.end, _Stuck | _ReaderError):
             raise each.end
     for calls in zip(*(each.calls for each in ran), strict=False):
         if len({name for name, _ in calls}) > 1:
@@ -337,7 +343,8 @@ def _require_common_end(epoch: Callable, counts: tuple[int, ...], fails: int | N
             raise Rejection(
                 f"{had} the processes hang. Their next calls: {listed}.",
                 "All have to make the same calls in the same order, also one that has no minibatch "
-                "left or could not read. What must they find out before each step?",
+                "left or could not read, for whatever reason. What must they find out before each "
+                "step?",
             )
     right = list(range(min(counts)))
     for number, each in enumerate(ran):
@@ -353,8 +360,7 @@ def _require_common_end(epoch: Callable, counts: tuple[int, ...], fails: int | N
             )
         if each.end is not _FAILED if number == fails else each.end != len(right):
             raise Rejection(
-                f"{had} process {number} ended with {shown(each.end)}."
-                f"{' Its reader had failed.' if number == fails else ''}",
+                f"{had} process {number} ended with {shown(each.end)}.",
                 "Return the number of steps. If the reader failed, raise its error instead, but "
                 "not before the others know that no step follows.",
             )

@@ -433,15 +433,40 @@ class CallLog:
                 )
 
     def require_overlap(self, look: str) -> int:
-        """Return how many steps overlapped with an earlier one; reject if only half or fewer."""
+        """Return how many calls overlapped with an earlier one; reject if only half or fewer."""
         overlapping = sum(bool(call.unfinished) for call in self.calls)
         if overlapping <= len(self.calls) / 2:
             raise Rejection(
-                f"Only {overlapping} of {len(self.calls)} steps were dispatched while the one "
-                "before was running.",
+                f"Only {overlapping} of {len(self.calls)} calls of {self.calls[0].label} were made "
+                "while the one before was running.",
                 look,
             )
         return overlapping
+
+
+RUNS = 5  # At most, to tell a barrier from a busy machine.
+
+
+def require_overlap_in_all(run: Callable[[], CallLog], look: str) -> int:
+    """Return how many calls overlapped in the last run; reject if a call did in none of several.
+
+    `run` runs the answer, and returns its calls. A busy machine delays one call or another, but not
+    the same one in each run.
+    """
+    late = set(range(1, STEPS))  # Calls without an overlap so far; a run makes STEPS at most.
+    for _ in range(RUNS):
+        log = run()
+        late &= {call.number for call in log.calls[1:] if not call.unfinished}
+        if not late:
+            break
+    overlapping = log.require_overlap(look)
+    if late:
+        raise Rejection(
+            f"In each of {RUNS} runs, call {min(late)} of {log.calls[0].label} was made when the "
+            "one before was done.",
+            look,
+        )
+    return overlapping
 
 
 # --- Work that keeps one core busy long enough to be seen unfinished ---------------------------

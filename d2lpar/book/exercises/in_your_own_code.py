@@ -30,6 +30,7 @@ from d2lpar.book.exercises.checking import (
     require_callable,
     require_called,
     require_number,
+    require_overlap_in_all,
     right_parameters,
     shown,
     training_loss,
@@ -48,27 +49,42 @@ def check_z1(training: Callable) -> Report:
     require_asynchrony()
     losses = [float(training_loss(parameters)) for parameters in right_parameters()]
     parameters, *batches = inputs(1 + STEPS, cpu())
-    calls = CallLog()
-    watched = calls.watch("step()", training_step)
-    logged: list[tuple[object, object, int]] = []  # Number, value, steps dispatched so far.
 
-    def step(parameters, batch):
-        new = watched(parameters, batch)
-        return new, training_loss(new)
+    def run():
+        calls = CallLog()
+        watched = calls.watch("step()", training_step)
+        logged: list[tuple[object, object, int]] = []  # Number, value, steps dispatched so far.
 
-    def log(number, value):
-        logged.append((number, value, len(calls.calls)))
+        def step(parameters, batch):
+            new = watched(parameters, batch)
+            return new, training_loss(new)
 
-    case = (step, parameters, list(batches), log)
-    (parameters,) = call_answer(training, [case], "my_training(step, parameters, batches, log)")
-    require_all_steps(calls)
-    require_called("log()", logged, "no loss was logged", "What becomes of the loss of a step?")
-    _require_all_logged(logged, losses)
+        def log(number, value):
+            logged.append((number, value, len(calls.calls)))
+
+        case = (step, parameters, list(batches), log)
+        (result,) = call_answer(training, [case], "my_training(step, parameters, batches, log)")
+        require_all_steps(calls)
+        look = "What becomes of the loss of a step?"
+        require_called("log()", logged, "no loss was logged", look)
+        _require_all_logged(logged, losses)
+        _require_next_dispatched(logged)
+        require_array(result, right_parameters()[-1], "Your function's result")
+        return calls
+
+    overlapping = require_overlap_in_all(run, "Does something else in your loop need a value?")
+    return (
+        f"All {len(batches)} losses were logged in order, each when the next step had been "
+        f"dispatched; {overlapping} steps were dispatched while the one before was running."
+    )
+
+
+def _require_next_dispatched(logged: list) -> None:
     early = [number for number, _, dispatched in logged[:-1] if dispatched < number + 2]
     if early:
         raise Rejection(
             f"Loss {early[0]} was logged before step {early[0] + 1} was dispatched; {len(early)} "
-            f"of {len(batches)} were that early.",
+            f"of {len(logged)} were that early.",
             "A loss that is read at once is a barrier, and the device is idle until the next step "
             "is dispatched. Which loss is ready by then, and can be read instead?",
         )
@@ -79,12 +95,6 @@ def check_z1(training: Callable) -> Report:
             "dispatched: losses pile up.",
             "How many of them do you have to keep, so that the device always has a step to do?",
         )
-    overlapping = calls.require_overlap("Does something else in your loop need a value?")
-    require_array(parameters, right_parameters()[-1], "Your function's result")
-    return (
-        f"All {len(batches)} losses were logged in order, each when the next step had been "
-        f"dispatched; {overlapping} steps were dispatched while the one before was running."
-    )
 
 
 def _require_all_logged(logged: list, losses: list[float]) -> None:
@@ -111,7 +121,7 @@ def _require_all_logged(logged: list, losses: list[float]) -> None:
 # --- Z2. Readers ahead ------------------------------------------------------------------------
 
 _BATCHES = 12
-_READERS = 3
+_READERS, _MORE_READERS = 3, 5
 _PATIENCE = 2.0  # Seconds that a read waits for the other readers to arrive.
 _GRACE = 0.05  # Seconds that the check waits for a read that should not happen.
 _PAUSED_AT = 3  # The batch at which the check waits longer than the readers may have slept.
@@ -124,22 +134,25 @@ def check_z2(prefetch: Callable) -> Report:
     require_callable(prefetch, (_Disk().read, _BATCHES, _READERS), usage)
 
     def judge():
-        _require_order_and_bound(prefetch)
+        for readers in (_READERS, _MORE_READERS):
+            _require_order_and_bound(prefetch, readers)
         _require_error_in_its_place(prefetch)
         _require_end(prefetch)
         return True
 
     call_answer(judge, [()], usage)
     return (
-        f"All {_BATCHES} batches came in order, {_READERS} were read at a time and no more than "
-        f"{_READERS} ahead; an error came in its place, and reading ended when the loop did."
+        f"All {_BATCHES} batches came in order. With {_READERS} readers, {_READERS} were read at a "
+        f"time and no more than {_READERS} ahead, and with {_MORE_READERS} as many. An error came "
+        "in its place, and reading ended when the loop did."
     )
 
 
 class _Disk:
     """Simulated disk: a read waits until all readers have arrived, and counts them."""
 
-    def __init__(self, fails_at: int | None = None):
+    def __init__(self, readers: int = _READERS, fails_at: int | None = None):
+        self.readers = readers
         self._fails_at = fails_at
         self._loop = threading.get_ident()
         self._changed = threading.Condition()
@@ -159,7 +172,9 @@ class _Disk:
             self._reading += 1
             self.most_at_once = max(self.most_at_once, self._reading)
             self._changed.notify_all()
-            if not self._changed.wait_for(lambda: self.most_at_once >= _READERS, self._patience):
+            if not self._changed.wait_for(
+                lambda: self.most_at_once >= self.readers, self._patience
+            ):
                 self._patience = 0.0  # The others will never come.
             self._reading -= 1
         if number == self._fails_at:
@@ -173,7 +188,7 @@ class _Disk:
 
 
 def _batches_of(prefetch: Callable, disk: _Disk) -> Iterator:
-    batches = prefetch(disk.read, _BATCHES, _READERS)
+    batches = prefetch(disk.read, _BATCHES, disk.readers)
     try:
         return iter(batches)
     except TypeError:
@@ -183,25 +198,25 @@ def _batches_of(prefetch: Callable, disk: _Disk) -> Iterator:
         ) from None
 
 
-def _require_order_and_bound(prefetch: Callable) -> None:
-    disk = _Disk()
+def _require_order_and_bound(prefetch: Callable, readers: int) -> None:
+    disk = _Disk(readers)
     batches = []
     began = time.perf_counter()
     for number, batch in enumerate(_batches_of(prefetch, disk)):
         batches.append(batch)
         _require_reading(disk)
-        if disk.most_at_once < _READERS:
+        if disk.most_at_once < readers:
             raise Rejection(
-                f"No more than {disk.most_at_once} of {_READERS} readers were at work at the same "
+                f"No more than {disk.most_at_once} of {readers} readers were at work at the same "
                 "time.",
                 "Does a thread wait for one read to end before the next one begins?",
             )
         grace = 3 * (time.perf_counter() - began) if number == _PAUSED_AT else _GRACE
-        too_many = number + 2 + _READERS
+        too_many = number + 2 + readers
         if too_many <= _BATCHES and disk.has_been_asked_for(too_many, grace):
             raise Rejection(
                 f"When batch {number} had been taken, {disk.requested} had been requested: more "
-                f"than {_READERS} ahead, and each is in memory.",
+                f"than {readers} ahead, and each is in memory.",
                 "When should the next read begin: at the start, or when a batch is taken?",
             )
     _require_reading(disk)
@@ -266,47 +281,50 @@ def check_z3(evaluation: Callable) -> Report:
     require_asynchrony()
     examples = np.random.default_rng(3).standard_normal((_EXAMPLES, _ROWS), dtype=np.float32)
     right = int(_is_right(examples).sum())
-    calls = CallLog()
-    watched = calls.watch("count()", _count)
-    shapes: list[tuple[int, ...]] = []
-
-    def count(batch, valid):
-        try:
-            batch = jnp.asarray(batch)
-        except Exception:
-            raise Rejection(
-                f"count() was given {kind_of(batch)}, not an array.", "Give it the rows of a batch."
-            ) from None
-        shapes.append(batch.shape)
-        if batch.shape != (_ROWS, _ROWS):  # work() needs a square batch.
-            return jnp.sum(_is_right(batch)[:valid])
-        return watched(batch, valid)
-
-    case = (count, examples.copy(), _ROWS)
-    (total,) = call_answer(evaluation, [case], "my_evaluation(count, examples, rows)")
-    require_called(
-        "count()",
-        shapes,
-        "your function got its sum in some other way",
-        "Which function says how many rows of a batch are right?",
-    )
-    _require_one_shape(shapes)
-    if (value := require_number(total, "Return the sum of the counts.")) != right:
-        raise Rejection(
-            f"Your function returned {value:g}, but {right} of {_EXAMPLES} rows are right.",
-            "Is each example in one batch, and is `valid` the number of those that count?",
-        )
     needed = -(-_EXAMPLES // _ROWS)
-    calls.require_count("count()", needed)
-    waited = [call.number for call in calls.calls[1:] if not call.unfinished]
-    if len(waited) > needed / 2:
-        raise Rejection(
-            f"{len(waited)} of {needed} calls were made when the one before was done.",
-            "Adding arrays gives an array, and needs no value. Which line of your loop needs one?",
+
+    def run():
+        calls = CallLog()
+        watched = calls.watch("count()", _count)
+        shapes: list[tuple[int, ...]] = []
+
+        def count(batch, valid):
+            try:
+                batch = jnp.asarray(batch)
+            except Exception:
+                raise Rejection(
+                    f"count() was given {kind_of(batch)}, not an array.",
+                    "Give it the rows of a batch.",
+                ) from None
+            shapes.append(batch.shape)
+            if batch.shape != (_ROWS, _ROWS):  # work() needs a square batch.
+                return jnp.sum(_is_right(batch)[:valid])
+            return watched(batch, valid)
+
+        case = (count, examples.copy(), _ROWS)
+        (total,) = call_answer(evaluation, [case], "my_evaluation(count, examples, rows)")
+        require_called(
+            "count()",
+            shapes,
+            "your function got its sum in some other way",
+            "Which function says how many rows of a batch are right?",
         )
+        _require_one_shape(shapes)
+        if (value := require_number(total, "Return the sum of the counts.")) != right:
+            raise Rejection(
+                f"Your function returned {value:g}, but {right} of {_EXAMPLES} rows are right.",
+                "Is each example in one batch, and is `valid` the number of those that count?",
+            )
+        calls.require_count("count()", needed)
+        return calls
+
+    overlapping = require_overlap_in_all(
+        run,
+        "Adding arrays gives an array, and needs no value. Which line of your loop needs one?",
+    )
     return (
         f"{right} of {_EXAMPLES} are right; {needed} calls with one shape, and "
-        f"{needed - 1 - len(waited)} of them were made while the one before was running."
+        f"{overlapping} of them were made while the one before was running."
     )
 
 

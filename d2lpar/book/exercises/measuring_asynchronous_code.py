@@ -405,7 +405,7 @@ def check_w3(verdict: Callable, decision: Callable) -> Report:
 
 
 class _Case(NamedTuple):
-    """A number of samples, how many of them lie above the bound, and the level to reach."""
+    """A number of samples, how many of them lie at the bound or above, and the level to reach."""
 
     count: int
     above: int
@@ -435,7 +435,10 @@ def _require_verdicts(verdict: Callable) -> None:
     sets = []
     for seed, case in enumerate(_CASES):
         sides = np.random.default_rng(seed).permutation(np.arange(case.count) < case.above)
-        sets.append(_samples(sides, bound, seed))
+        samples = _samples(sides, bound, seed)
+        if case.above:  # The first of them equals the bound, and so does not lie below it.
+            samples[np.argmax(sides)] = bound
+        sets.append(samples)
     cases = [(list(samples), bound, case.level) for samples, case in zip(sets, _CASES, strict=True)]
     answers = call_answer(verdict, cases, "my_verdict(samples, bound, level)")
     for case, samples, answer in zip(_CASES, sets, answers, strict=True):
@@ -443,8 +446,8 @@ def _require_verdicts(verdict: Callable) -> None:
         if (word := _word(answer, "my_verdict")) != right:
             raise Rejection(
                 f"Of {case.count} samples {case.above or 'none'} lie"
-                f"{'s' if case.above == 1 else ''} above the bound; at {in_percent(case.level)}, "
-                f"your my_verdict says {word!r}.",
+                f"{'s' if case.above == 1 else ''} at the bound or above; at "
+                f"{in_percent(case.level)}, your my_verdict says {word!r}.",
                 _look_at(case, word, right),
             )
 

@@ -1,6 +1,7 @@
 """The checks of X1 to X7: right answers, and wrong ones that a reader may well give."""
 
 import functools
+import re
 import time
 from itertools import pairwise
 
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attempts import both_tests, consuming
+from run_notebook import ROOT
 
 from d2lpar import InFlight, measure, wait_all
 from d2lpar.book.exercises import (
@@ -105,6 +107,13 @@ def paused(step, parameters, batches):
     return epoch(lambda *_: time.sleep(2 * seconds))(step, parameters, batches)
 
 
+def a_barrier_in_every_fourth(step, parameters, batches):
+    for number, batch in enumerate(batches, 1):
+        before, parameters = parameters, step(parameters, batch)
+        jax.block_until_ready(before if number % 4 else parameters)
+    return parameters
+
+
 def stale(step, parameters, batches):
     before = parameters
     for batch in batches:
@@ -124,12 +133,16 @@ WRONG[check_x2] = {
     ),
     "each step": (
         epoch(lambda _, p: jax.block_until_ready(p)),
-        "No step was dispatched while the one",
+        "Only 0 of 12 calls.*\n.*have to be that one",
     ),
     "a pause": (paused, r"while steps 3 and 4 were unfinished.*\n.*Steps differ in length"),
     "once without": (
         epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),
-        "Only 1 of 12 steps.*\n.*each iteration",
+        "Only 1 of 12 calls.*\n.*each of its iterations",
+    ),
+    "every fourth": (
+        a_barrier_in_every_fourth,
+        r"each of 5 runs, call 4 of step\(\) was made when",
     ),
     "stale": (stale, "wrong: it differs from the right one"),
     "without a step": (
@@ -238,13 +251,16 @@ WRONG[check_x4] = {
 }
 
 
-def little_arithmetic(function, x):
-    return (function.lower(x).compile().cost_analysis().get("flops") or 0) < 1000
+def fewer_operations_than(bound, function, x):
+    return (function.lower(x).compile().cost_analysis().get("flops") or 0) < bound
 
 
 def by_trying(function, x):
     # Once is enough on an idle machine; a busy one may come back late.
     return all(ready_at_once(function, x) for _ in range(3))
+
+
+little_arithmetic = functools.partial(fewer_operations_than, 1000)
 
 
 def elementwise(function, x):
@@ -267,8 +283,10 @@ WRONG[check_x5] = {
     ),
     "whatever is elementwise": (elementwise, r"exp\(x\) \+ 1 of .* continues after"),
     "whatever has no arithmetic": (no_arithmetic, "iterations over 100 elements runs inside"),
+    "a bound too low": (functools.partial(fewer_operations_than, 250), "over 480 elements runs"),
+    "a bound too high": (functools.partial(fewer_operations_than, 1999), "over 520 elements cont"),
     "whatever is small": (
-        lambda f, x: x.size == 100 or (x.size > 5e6 and "add" not in f.lower(x).as_text()),
+        lambda f, x: x.size < 500 or (x.size > 5e6 and "add" not in f.lower(x).as_text()),
         "of twenty sums each, over 100 elements continues",
     ),
 }
@@ -320,7 +338,14 @@ WRONG[check_x6] = {
     "asarray": (losses_with(jnp.asarray), A_JAX_ARRAY),
     "device_put": (losses_with(jax.device_put), A_JAX_ARRAY),
     "never alias": (losses_with(lambda b: jax.device_put(b, may_alias=False)), A_JAX_ARRAY),
-    "a barrier": (losses_with(lambda b: b, jax.block_until_ready), "Only 0 of 12.*\n.*are right"),
+    "a barrier": (
+        losses_with(lambda b: b, jax.block_until_ready),
+        "Only 0 of 12 calls.*\n.*are right",
+    ),
+    "two buffers, refilled at once": (
+        functools.partial(two_buffers, wait=lambda losses: losses),
+        "The memory of batch 0 was filled again before step 0 was done",
+    ),
     "copied too late": (copied_too_late, "of step 0, which was given the numbers of another batch"),
     "the last forgotten": (
         lambda *args: losses_with(np.array)(*args)[:-1],
@@ -335,29 +360,30 @@ WRONG[check_x6] = {
 
 # --- X7. Which lines wait? --------------------------------------------------------------------
 
-LINES = ["y + 1", "print(loss)  # waits", "loss < best", "if loss < best: best = loss  # waits"] * 5
-
-
-def program(line=1, text=LINES[0]):
-    """Return twenty lines, right about all but perhaps one."""
-    return "\n".join([*LINES[: line - 1], text, *LINES[line:]])
-
+SOLUTION = ROOT / "book" / "solutions" / "asynchronous-computation.md"
+(SOLVED,) = re.findall('my_program = """\n(.*?)"""', SOLUTION.read_text(), re.DOTALL)
 
 RIGHT[check_x7] = {
-    "as it is": program(),
-    "lines of the reader's own": program(20, 'print("#", loss)  # waits\n\nlen(y)  # A shape.'),
+    "the solution": SOLVED,
+    "a comment of the reader's own": SOLVED.replace("append(loss)", "append(loss)  # returns"),
+    "lines of the reader's own": SOLVED + 'print("#", loss)  # waits\n\nlen(y)  # A shape.',
 }
 WRONG[check_x7] = {
-    "one forgotten": (program(6, "print(loss)"), "Line 6, .*, waits; your .* says that it returns"),
-    "one too many": (program(5, "y + 1  # waits"), "Line 5, .*, returns; your .* that it waits"),
+    "one forgotten": (SOLVED.replace("  # waits", "", 1), "Line 3, .*, waits; .* that it returns"),
+    "one too many": (SOLVED + "y + 1  # waits", "Line 21, .*, returns; your .* that it waits"),
     "a value of its own": (
-        program(9, "jnp.unique(labels)"),
-        "Line 9, .*, waits;.*\n.*number, or which shape, has to be known",
+        SOLVED + "jnp.unique(labels)",
+        "Line 21, .*, waits;.*\n.*number, or which shape, has to be known",
     ),
-    "a comment on waiting": (program(9, "y  # never waits?\nnp.asarray(y)  # it waits"), "Line 10"),
-    "no line": ("", "has twenty lines; yours has 0"),
-    "no Python": (program(3, "if y"), "Line 3, `if y`, raises SyntaxError"),
-    "another name": (program(3, "x + 1"), "Line 3, .* raises NameError: name 'x'"),
+    "a comment on waiting": (SOLVED + "y  # never waits?\nnp.asarray(y)  # it waits", "Line 22"),
+    "no line": ("", "lacks 20 of the twenty lines, such as `history.append"),
+    "lines that do nothing": (
+        "pass\n" * 20,
+        "lacks 20 of the twenty lines, such as `history.append",
+    ),
+    "one left out": (SOLVED.replace("saved = copy.deepcopy(y)\n", ""), "lacks 1 of .*deepcopy"),
+    "no Python": (SOLVED + "if y", "Line 21, `if y`, raises SyntaxError"),
+    "another name": (SOLVED + "x + 1", "Line 21, .* raises NameError: name 'x'"),
 }
 
 

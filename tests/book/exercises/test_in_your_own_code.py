@@ -1,9 +1,11 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
+import itertools
 import operator
 import re
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import islice
 
 import jax
@@ -40,11 +42,14 @@ def training(lag, as_number=float, drain=True):
     return my_training
 
 
-def waits_for_each(step, parameters, batches, log):
-    def wait_and_step(parameters, batch):
-        return jax.block_until_ready(step(parameters, batch))
+def waits_for(every, step, parameters, batches, log):
+    numbers = itertools.count(1)
 
-    return training(2)(wait_and_step, parameters, batches, log)
+    def step_and_wait(parameters, batch):
+        new = step(parameters, batch)
+        return new if next(numbers) % every else jax.block_until_ready(new)
+
+    return training(2)(step_and_wait, parameters, batches, log)
 
 
 def logs_another_loss(step, parameters, batches, log):
@@ -69,7 +74,11 @@ WRONG[check_z1] = {
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
     "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
-    "waits all the same": (waits_for_each, "Only . of 12 steps"),
+    "waits all the same": (partial(waits_for, 1), "Only . of 12 calls"),
+    "waits for every third": (
+        partial(waits_for, 3),
+        r"each of 5 runs, call 3 of step\(\) was made",
+    ),
 }
 
 
@@ -114,6 +123,10 @@ WRONG[check_z2] = {
     "in the loop": (in_the_loop, "in the thread of the loop"),
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
+    "three readers for any number": (
+        lambda read, count, readers: with_futures()(read, count, 3),
+        "No more than 3 of 5 readers",
+    ),
     "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
@@ -140,6 +153,15 @@ def evaluation(add, fill=np.zeros, valid=len):
     return my_evaluation
 
 
+def waits_for_every_third(count, examples, rows):
+    numbers = itertools.count(1)
+
+    def add(total, counted):
+        return total + (counted if next(numbers) % 3 else int(counted))
+
+    return evaluation(add)(count, examples, rows)
+
+
 def uneven(count, examples, rows):
     batches = [examples[first : first + rows] for first in range(0, len(examples), rows)]
     return sum(count(batch, len(batch)) for batch in batches)
@@ -160,7 +182,11 @@ WRONG[check_z3] = {
         lambda count, examples, rows: int((examples.sum(axis=1) > 0).sum()),
         r"count\(\) was never called: your function got its sum in some other way.\n.*Which",
     ),
-    "waits for each": (evaluation(lambda total, n: total + int(n)), "when the one before was done"),
+    "waits for each": (
+        evaluation(lambda total, n: total + int(n)),
+        r"Only 0 of 8 calls of count\(\)",
+    ),
+    "waits for every third": (waits_for_every_third, r"of 5 runs, call 3 of count\(\) was made"),
     "counts what is filled in": (
         evaluation(operator.add, fill=np.ones, valid=lambda batch: 64),
         "of 453 rows are right",

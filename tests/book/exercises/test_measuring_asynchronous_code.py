@@ -227,16 +227,20 @@ RIGHT[check_w3] = {
 WRONG[check_w3] = {
     "the median alone": (
         (lambda s, bound, level: "holds" if median(s) < bound else "fails", decision()),
-        "Of 9 samples 4 lie above.*says 'holds'",
+        "Of 9 samples 4 lie at the bound or above.*says 'holds'",
     ),
-    "the mean": ((by_the_mean, decision()), "Of 9 samples 9 lie above"),
+    "the mean": ((by_the_mean, decision()), "Of 9 samples 9 lie at"),
+    "below, if it equals the bound": (
+        (lambda s, bound, level: by_counting(np.nextafter(s, 0), bound, level), decision()),
+        "Of 9 samples 8 lie at",
+    ),
     "one level for all": (
         (lambda s, bound, level: verdict(s, bound, 0.95), decision()),
-        "Of 9 samples 1 lies above the bound; at 99 %",
+        "Of 9 samples 1 lies at the bound or above; at 99 %",
     ),
     "one end only": (
         (lambda s, bound, level: by_counting(s, bound, level, sides=1), decision()),
-        "Of 36 samples 12 lie above",
+        "Of 36 samples 12 lie at",
     ),
     "the other way round": (
         (lambda s, bound, level: verdict([-x for x in s], -bound, level), decision()),
