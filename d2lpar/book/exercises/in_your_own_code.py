@@ -142,9 +142,9 @@ def check_z2(prefetch: Callable) -> Report:
 
     call_answer(judge, [()], usage)
     return (
-        f"All {_BATCHES} batches came in order. With {_READERS} readers, {_READERS} were read at a "
-        f"time and no more than {_READERS} ahead, and with {_MORE_READERS} as many. An error came "
-        "in its place, and reading ended when the loop did."
+        f"All {_BATCHES} batches came in order. With {_READERS} and with {_MORE_READERS} readers, "
+        "as many were read at a time, and no more than that ahead. An error came in its place, and "
+        "reading ended when the loop did."
     )
 
 
