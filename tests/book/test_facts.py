@@ -35,6 +35,8 @@ ENTRIES = list(entries())
 def test_nothing_on_the_page_is_overlooked():
     text = "".join(SECTIONS)
     assert text.count("```") == 2 * len(ENTRIES)
+    code = "".join(entry.values[2] for entry in ENTRIES)
+    assert [line for line in code.splitlines() if len(line) > 76] == []  # It would be cut off.
     quotes = re.findall(r"^>.*\n(?!>)", text, re.MULTILINE)
     assert len(quotes) == sum(len(entry.values[1]) for entry in ENTRIES)
 
