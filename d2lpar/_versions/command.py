@@ -45,7 +45,9 @@ def compare(options: argparse.Namespace) -> int:
         values = options.rounds, options.fail_over, options.module or None
         for name, value in zip(("--rounds", "--fail-over", "-m"), values, strict=True):
             if value is not None:
-                options.refuse(f"{name} needs --before COMMIT: two files allow no sure verdict")
+                options.refuse(
+                    f"{name} needs --before or --before-python: two files allow no sure verdict"
+                )
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
     with _signals_exit():
