@@ -226,7 +226,7 @@ class Machine:
     def rows(self) -> dict[str, str]:
         """The facts that a reader should know, in words, by name."""
         return {
-            "Processor": f"{self.processor}, {self.cores} cores",
+            "Processor": f"{self.processor}, {plural(self.cores, 'core')}",
             "Memory": format_bytes(self.memory),
             "System": self.system,
             "JAX devices": f"{self.devices}, driver {self.driver}" if self.driver else self.devices,
