@@ -15,7 +15,7 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
     rows = dict(line.split(maxsplit=1) for line in output.splitlines())
     assert rows["Memory"] == format_bytes(psutil.virtual_memory().total)
     assert rows["System"].startswith(platform.system())
-    assert rows["Processor"] == f"{this_machine().processor}, {usable_cores()} cores"
+    assert rows["Processor"] == f"{this_machine().processor}, {plural(usable_cores(), 'core')}"
     assert rows["Packages"].startswith("Python 3.")
     assert f", jax {jax.__version__}, " in rows["Packages"]
     assert "JAX devices 2 x cpu" in " ".join(output.split())
