@@ -8,6 +8,7 @@ from commands import main_with
 from d2lpar import __version__, format_bytes, usable_cores
 from d2lpar.__main__ import seconds
 from d2lpar._jax.devices import this_machine
+from d2lpar._plain.format import plural
 
 
 def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
