@@ -297,7 +297,7 @@ def check_x4(second: Callable, everything: Callable) -> Report:
         others = "were all the others" if all(map(all, readiness)) else "was the third"
         raise Rejection(
             f"When my_second returned, the second result was ready, but so {others}.",
-            "What else do you wait for?",
+            "What else do you wait for? An index is a call, too, queued behind the rest.",
         )
     for array, results in zip(returned, started, strict=True):
         require_array(array, results[1], "The result of my_second")
