@@ -451,8 +451,8 @@ def carried(
     So `measure`, `compare`, `record_trace` and `InFlight` can call it again and again, each time on
     the state of the call before, even if it donates that (`donate_argnums=0`). The state that you
     pass is then gone after the first call, and so are all arrays that share its memory:
-    `jax.device_put` to where an array lies already copies nothing, nor does it copy the part of a
-    replicated array that stays there. To keep it, pass `jax.tree.map(jnp.copy, state)`.
+    `jax.device_put` to where an array lies already copies nothing, and it may not copy the part of
+    a replicated array that stays there. To keep it, pass `jax.tree.map(jnp.copy, state)`.
 
     If the step returns a state of another layout, or one that is committed to its device, as
     arguments from `jax.device_put` make it, the second call compiles again: `warmup=2` leaves that

@@ -29,17 +29,19 @@ def compare(options: argparse.Namespace) -> int:
     """Compare two versions; return 1 if one is too slow, and 2 if that cannot be said."""
     if "" in (options.before, options.after):
         options.refuse("--before and --after need a commit, found ''")
-    in_turn = options.before or options.before_python or options.after_python
+    if "" in (options.before_python, options.after_python):
+        options.refuse("--before-python and --after-python need the path of a Python, found ''")
+    of_versions = bool(options.before or options.before_python or options.after_python)
     behind = [word for word in options.arguments if word.split("=")[0] in _OF_TWO_VERSIONS]
-    if in_turn and not options.module and not Path(options.script).is_file():
+    if of_versions and not options.module and not Path(options.script).is_file():
         options.refuse(f"there is no script {options.script!r}")
-    if in_turn and behind:
+    if of_versions and behind:
         print(f"{behind[0]} comes after the script, so the script gets it.", file=sys.stderr)
     if options.fail_over is not None and options.rounds is not None and options.rounds < 6:
         options.refuse("--fail-over needs six rounds: fewer have no interval to judge by")
     if options.after and not options.before:
         options.refuse("--after needs --before COMMIT")
-    if not in_turn:
+    if not of_versions:
         if behind:
             options.refuse(f"{behind[0]} must come before the script")
         values = options.rounds, options.fail_over, options.module or None
@@ -51,7 +53,7 @@ def compare(options: argparse.Namespace) -> int:
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
     with _signals_exit():
-        return _compare(options, bool(in_turn))
+        return _compare(options, of_versions)
 
 
 @contextmanager
@@ -79,9 +81,9 @@ def _signals_exit() -> Iterator[None]:
             signal.signal(number, before[number])
 
 
-def _compare(options: argparse.Namespace, versions: bool) -> int:
+def _compare(options: argparse.Namespace, of_versions: bool) -> int:
     try:
-        if versions:
+        if of_versions:
             program = Program(options.script, options.module, options.arguments)
             rounds = 6 if options.rounds is None else options.rounds
             commits = options.before, options.after

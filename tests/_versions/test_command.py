@@ -82,6 +82,7 @@ def write(files):
         (["a.json", "--before", "HEAD"], "--before must come before the script"),
         (["--fail-over", "5%", "--rounds", "5", "--before", "HEAD", "text.py"], "six rounds"),
         (["--before", "none", "text.py"], "git has no commit 'none' here."),
+        (["--before-python", "", "a", "b"], "need the path of a Python, found ''"),
         (["--before-python", "none", "text.py"], "There is no Python at 'none' that can be run."),
         (["--after-python", sys.executable, "text.py"], "There are no two versions: both would be"),
     ],
