@@ -37,7 +37,7 @@ sources = $(shell grep -l '^jupytext:' book/*.md book/solutions/*.md 2>/dev/null
 
 # Two targets at a time would disturb each other's timings.
 .NOTPARALLEL:
-targets := help book test lint bench evidence record cluster libraries serve matrix sync lock clean
+targets := help book test lint bench evidence record cluster libraries serve matrix sync lock release clean
 .PHONY: $(targets) environment set-up install
 
 help:  ## list the targets
@@ -95,6 +95,9 @@ sync:  ## write the .ipynb of each chapter anew from its .md
 lock:  ## write requirements.txt anew from pyproject.toml, with the newest versions
 	$(run) uv pip compile --universal --python-version 3.11 --upgrade --extra book --group dev \
 	    --custom-compile-command "make lock" pyproject.toml --output-file requirements.txt
+
+release:  ## make this tree the release of a tag: make release VERSION=0.4.0 (see RELEASING.md)
+	$(run) python .ci/release.py "$(VERSION)" $(sources)
 
 clean:  ## remove what was built, and the environments
 	rm -rf _build .venv .nox .pytest_cache .ruff_cache .import_linter_cache

@@ -1,5 +1,11 @@
 """Pages of a few cells, for tests of the code that reads and runs pages."""
 
+import yaml
+from run_notebook import ROOT
+
+BRANCH = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))["repository"]["branch"]
+"""The branch, or the tag of a release, to which the pages lead."""
+
 HEADER = """---
 jupytext:
   text_representation:

@@ -3,6 +3,7 @@
 import importlib
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -11,7 +12,8 @@ import tomllib
 import jax
 import pytest
 import yaml
-from run_notebook import ROOT
+from pages import BRANCH
+from run_notebook import ROOT, notebooks
 
 import d2lpar
 from d2lpar.__main__ import main
@@ -29,12 +31,54 @@ def test_the_citation_and_the_changelog_agree_with_the_project():
     assert latest == citation["version"] == PROJECT["version"]
     assert citation["title"] == yaml.safe_load(read("_config.yml"))["title"]
     assert citation["title"].replace("JAX", "{JAX}") in read("book/index.md")
+    assert f"note   = {{Version {latest}}}" in read("book/index.md")
     assert citation["repository-code"] == PROJECT["urls"]["Repository"]
+
+
+# An address of this repository that names a branch or a tag.
+ADDRESS = r"github\.com/d2lpar/d2lpar(?:@|/blob/|/tree/)([\w.]+\w)|^  branch: (\S+)$"
+
+
+def branches_of(tree):
+    """Return the branches and tags to which the pages, the notebooks and the package lead."""
+    pages = [
+        path
+        for kind in ("book/**/*.md", "book/**/*.ipynb", "d2lpar/**/*.py")
+        for path in tree.glob(kind)
+    ]
+    texts = [path.read_text(encoding="utf-8") for path in [tree / "_config.yml", *pages]]
+    return {"".join(pair) for text in texts for pair in re.findall(ADDRESS, text, re.MULTILINE)}
+
+
+def test_main_leads_to_main_and_a_release_to_its_tag(tmp_path):
+    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
+    for name in tracked:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
+    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+
+    def release(version):
+        pages = [path.relative_to(ROOT) for path in notebooks()]
+        command = [sys.executable, ".ci/release.py", version, *pages]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+
+    latest = PROJECT["version"]
+    assert BRANCH in ("main", f"v{latest}")
+    assert branches_of(ROOT) == branches_of(tmp_path) == {BRANCH}
+    assert f'CHANGELOG.md begins with {latest}, found VERSION="9.9.9"' in release("9.9.9")
+    assert branches_of(tmp_path) == {BRANCH}
+    assert release(latest) == ""
+    assert branches_of(tmp_path) == {f"v{latest}"}
+    for path in notebooks():
+        notebook = (tmp_path / path.relative_to(ROOT)).with_suffix(".ipynb")
+        assert f"the first time: release {latest}." in notebook.read_text(encoding="utf-8")
 
 
 def commands_of(program):
     """Return the words of every command that a page names, in a block or a span of code."""
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "book").rglob("*.md")]
+    outer = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "RELEASING")]
+    pages = [*outer, *(ROOT / "book").rglob("*.md")]
     text = "\n".join(page.read_text(encoding="utf-8") for page in pages)
     blocks = re.findall(r"^ *```.*\n((?:.*\n)*?) *```", text, re.MULTILINE)
     spans = re.findall(r"(?<!`)`([^`]+)`(?!`)", text)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
+from pages import BRANCH
 from run_notebook import FEW_ROUNDS, ROOT, notebooks
 
 from d2lpar.book import claims, exercises, explore
@@ -26,9 +27,9 @@ ADDRESS = "https://github.com/d2lpar/d2lpar"
 
 
 def commit_tree(repository):
-    """Make a bare repository whose branch `main` has the files of this tree."""
+    """Make a bare repository whose branch, the one that notebooks install, has this tree."""
     subprocess.run(
-        ["git", "init", "--quiet", "--bare", "--initial-branch=main", repository], check=True
+        ["git", "init", "--quiet", "--bare", f"--initial-branch={BRANCH}", repository], check=True
     )
     git = ["git", f"--git-dir={repository}", f"--work-tree={ROOT}"]
     subprocess.run([*git, "add", "--all"], cwd=ROOT, check=True)

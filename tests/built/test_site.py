@@ -10,6 +10,7 @@ from html import unescape
 from urllib.parse import quote
 
 import pytest
+from pages import BRANCH
 from run_notebook import ROOT, notebooks
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright; `make test` has it")
@@ -247,13 +248,13 @@ def test_the_pipeline_answers_to_its_sliders(visit):
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_can_be_edited_and_a_notebook_downloaded_or_opened_in_colab(html, page):
     text = (html / f"{page}.html").read_text(encoding="utf-8")
-    (source,) = set(re.findall(r'href="[^"]+/edit/main/([^"]+)"', text))
+    (source,) = set(re.findall(rf'href="[^"]+/edit/{BRANCH}/([^"]+)"', text))
     assert (ROOT / source).is_file()
     if page in NOTEBOOKS:
         (link,) = set(re.findall(r'href="((?!\w+:)[^"]+\.ipynb)"', text))
         downloaded = (html / page).parent / link
         assert downloaded.read_bytes() == (ROOT / f"{page}.ipynb").read_bytes()
-        assert f'research.google.com/github/d2lpar/d2lpar/blob/main/{page}.ipynb"' in text
+        assert f'research.google.com/github/d2lpar/d2lpar/blob/{BRANCH}/{page}.ipynb"' in text
 
 
 def test_a_word_of_the_glossary_is_linked_once_on_a_page_and_all_somewhere(html):
