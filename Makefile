@@ -45,10 +45,11 @@ help:  ## list the targets
 
 $(filter-out help clean,$(targets)): environment
 
-book:  ## build the book if something has changed; a false claim or a warning stops it (FORCE=1)
+book:  ## build the book if something changed; a false claim stops it (FORCE=1, or SOLUTIONS=0)
 	@mkdir -p _build
 	$(run) python .ci/one_at_a_time.py _build/lock \
-	    python .ci/build_book.py $(if $(FORCE),--force)
+	    python .ci/build_book.py $(if $(FORCE),--force) \
+	    $(if $(filter 0,$(SOLUTIONS)),--without-solutions)
 
 test: lint book  ## lint, build the book, then run all tests
 	$(run) python -m pytest -m "not timed and not weekly" --dist loadgroup --numprocesses 3  # Many tests wait.

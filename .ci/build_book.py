@@ -1,5 +1,7 @@
 """Build the book, unless it was built from just this: `make book`, or `make book FORCE=1`.
 
+`make book SOLUTIONS=0` leaves the pages of solutions out, and the links to them.
+
 A new book is built beside the last one and replaces it when it is complete. The stamp of a book
 records the environment and a hash of every file in INPUTS. Another stamp means another book.
 """
@@ -24,6 +26,7 @@ REASON = NEW / "reason.txt"
 PAGE = BUILD / "html/book/index.html"
 # Pages read the changelog, and notebooks may read anything in the folders.
 INPUTS = (".ci", "book", "d2lpar", "evidence", "CHANGELOG.md", "_config.yml", "_toc.yml")
+WITHOUT_SOLUTIONS = "--without-solutions" in sys.argv
 # In a separate process, because asking JAX for a GPU reserves its memory.
 MACHINE = "from d2lpar._jax.devices import this_machine; print(this_machine())"
 
@@ -45,13 +48,13 @@ def main():
 
 
 def describe_environment():
-    """Return what measurements depend on beside the files: Python, machine, settings, packages."""
+    """Return what a book depends on beside the files: Python, machine, settings, packages."""
     machine = subprocess.run([sys.executable, "-c", MACHINE], capture_output=True, text=True)
     if machine.returncode:
         sys.exit(f"JAX does not start.\n{(machine.stderr.splitlines() or [''])[-1]}")
     settings = sorted(s for s in os.environ.items() if re.match("(JAX_|XLA_|NPROC$)", s[0]))
     packages = sorted({(d.name, d.version) for d in distributions()})
-    return [sys.version, machine.stdout, settings, packages]
+    return [sys.version, machine.stdout, settings, packages, WITHOUT_SOLUTIONS]
 
 
 def stamp_of(environment):
@@ -73,7 +76,7 @@ def build():
         folder.mkdir(parents=True)
     # The kernel in this folder does not warn, once per notebook, that it listens on localhost.
     options = {"D2LPAR_STRICT": "1", "JUPYTER_PATH": str(ROOT / ".ci" / "jupyter")}
-    command = [sys.executable, "-P", __file__, "--sphinx"]
+    command = [sys.executable, "-P", __file__, "--sphinx", *sys.argv[1:]]
     lines = []
     with subprocess.Popen(
         command,
@@ -116,10 +119,16 @@ def reason(status, lines):
 
 def run_sphinx():
     """Run Jupyter Book in this process; if it fails, write the reason to a file."""
+    import yaml
     from jupyter_book.cli.main import main as jupyter_book
 
     # Warnings are errors; without --all, a second build of the same failing book exits 0.
     options = ["--path-output", str(NEW), "--all", "-W", "-n", "--keep-going"]
+    if WITHOUT_SOLUTIONS:
+        contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+        contents["parts"] = [part for part in contents["parts"] if part["caption"] != "Practise"]
+        (NEW / "toc.yml").write_text(yaml.safe_dump(contents), encoding="utf-8")
+        options += ["--toc", str(NEW / "toc.yml")]
     try:
         jupyter_book(["build", ".", *options], standalone_mode=False)
     except RuntimeError as error:

@@ -254,6 +254,13 @@ def is_in(node, kinds):
 # --- The rest ---------------------------------------------------------------------------------
 
 
+def leave_out_links_to_missing_solutions(app, page, source):
+    """In a book without solutions, leave out the lines that only lead there, and other links."""
+    if not any(name.startswith("book/solutions/") for name in app.env.found_docs):
+        text = re.sub(r"^\[Solution of \w+\]\(.*\)\n", "", source[0], flags=re.MULTILINE)
+        source[0] = re.sub(r"\[([^\[\]]*)\]\(solutions/[^)]*\)", r"\1", text)
+
+
 def name_folds_by_their_words(app, page, template, context, doctree):
     """Leave out a label that says "Toggle hidden content" in place of the words of each fold."""
     if "body" in context:
@@ -338,6 +345,7 @@ def setup(app):
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
     call_attributes_by_their_name()
+    app.connect("source-read", leave_out_links_to_missing_solutions)
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)

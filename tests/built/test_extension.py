@@ -1,11 +1,14 @@
 """Numbers in the sentences of a page, from the claims of a build and from files."""
 
 import json
+import re
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import d2lpar_book
 import d2lpar_tables as tables
 import pytest
+from run_notebook import ROOT
 
 from d2lpar import exact
 from d2lpar.book.claims import Claim
@@ -54,3 +57,19 @@ def test_a_page_says_a_number_of_a_claim_of_this_build_or_of_a_file(measured, ar
 )
 def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
     assert measured(argument) == ("", 1)
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("book/*.md")), ids=lambda path: path.stem)
+def test_without_solutions_no_page_links_to_one_and_only_those_lines_go(path):
+    def read(*pages):
+        source = [text]
+        app = SimpleNamespace(env=SimpleNamespace(found_docs={"book/index", *pages}))
+        d2lpar_book.leave_out_links_to_missing_solutions(app, path.stem, source)
+        return source[0]
+
+    text = path.read_text(encoding="utf-8")
+    assert read("book/solutions/asynchronous-computation") == text
+    assert "](solutions/" not in read()
+    assert "[Solution of" not in read()
+    exercises = len(re.findall(r"^\[Solution of", text, re.MULTILINE))
+    assert text.count("\n") - read().count("\n") == exercises

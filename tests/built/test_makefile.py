@@ -25,6 +25,8 @@ def main(arguments, standalone_mode):
     new = Path(arguments[arguments.index("--path-output") + 1], "_build")
     for folder in ("html/book", "jupyter_execute"):
         (new / folder).mkdir(parents=True)
+    if "--toc" in arguments:
+        Path(arguments[arguments.index("--toc") + 1]).replace(new / "html/toc.yml")
     (new / "html/book/index.html").touch()
 """
 
@@ -108,6 +110,18 @@ def test_the_book_is_built_again_after_a_change_and_only_then(tmp_path):
     tree.page.unlink()
     assert is_built()
     assert is_built(NPROC="1")
+
+
+def test_a_book_without_solutions_is_another_book_with_all_other_pages(tmp_path):
+    tree = Tree(tmp_path)
+    tree.build()
+    tree.write("_toc.yml", contents := (ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    assert "Built in" in tree.build("--without-solutions")
+    assert "Nothing has changed" in tree.build("--without-solutions")
+    shorter = (tree.path / "_build/html/toc.yml").read_text(encoding="utf-8")
+    every, kept = (set(re.findall(r"file: (\S+)", text)) for text in (contents, shorter))
+    assert every - kept == {page for page in every if "/solutions/" in page} != set()
+    assert "Built in" in tree.build()
 
 
 FALSE_CLAIM = r"raise AssertionError('Claim: It is so.\n\n  does not hold here')"
