@@ -285,14 +285,14 @@ def test_a_log_that_raises_to_stop_the_loop_is_not_called_again():
 def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it():
     may_end, saved = threading.Event(), []
 
-    def save(state, name):
+    def save(state, *, name):
         may_end.wait()
         saved.append((name, state))
 
     with recipe("in_background")(save) as save_later:
         state = {"w": jnp.arange(3.0), "step": 7, "name": "run"}
         on_device = weakref.ref(state["w"])
-        save_later(state, "first")
+        save_later(state, name="first")
         del state
         left = on_device(), list(saved)
         may_end.set()
