@@ -104,14 +104,15 @@ def check_y2(many: Callable) -> Report:
     draws = np.random.default_rng(0).standard_normal((100, 16, 16), dtype=np.float32)
     xs = jax.block_until_ready(jax.device_put(draws, cpu()))
 
-    def loop():
-        return jnp.stack([_operator(x) for x in xs])
+    def loop(operator=_operator, xs=xs):
+        return jnp.stack([operator(x) for x in xs])
 
-    right = loop()
-    faster = _function_from(many, (_operator,), "my_many(operator)", "matrices")
     usage = "my_many(operator)(xs)"
-    (results,) = call_answer(faster, [(xs,)], usage)
-    require_array(results, right, "The result of my_many(operator)(xs)")
+    for operator in (jnp.sort, _operator):  # Not only one operator, one n, and the same numbers.
+        faster = _function_from(many, (operator,), "my_many(operator)", "matrices")
+        for matrices in (xs[:7], xs, -xs):
+            (results,) = call_answer(faster, [(matrices,)], usage)
+            require_array(results, loop(operator, matrices), f"The result of {usage}")
     arms = {"yours": lambda: faster(xs), "loop": loop}
     (times,) = call_answer(lambda: compare(arms, repeats=15, warmup=2), [()], usage)
     # Compare the fastest rounds: a busy machine can only add to a time.

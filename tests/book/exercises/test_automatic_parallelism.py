@@ -90,6 +90,17 @@ def leaking(operator):
     return lambda xs: (leak(xs), traced[-1])[1]
 
 
+def keeping_its_result(operator):
+    kept = []
+
+    def many(xs):
+        if not kept:
+            kept.append(jax.vmap(operator)(xs))
+        return kept[0]
+
+    return many
+
+
 RIGHT[check_y2] = {"vectorized": vectorized, "one program": one_program}
 WRONG[check_y2] = {
     "the loop": (
@@ -104,6 +115,15 @@ WRONG[check_y2] = {
     "transposed": (
         lambda operator: jax.vmap(lambda x: operator(x.T)),
         r"my_many\(operator\)\(xs\) is wrong",
+    ),
+    "one operator": (
+        lambda operator: jax.vmap(lambda x: jnp.tanh(x @ x.T)),
+        r"my_many\(operator\)\(xs\) is wrong",
+    ),
+    "one result": (keeping_its_result, r"my_many\(operator\)\(xs\) has the shape"),
+    "one n": (
+        lambda operator: lambda xs: jnp.stack([operator(xs[i]) for i in range(100)]),
+        r"my_many\(operator\)\(xs\) has the shape",
     ),
     "no result": (lambda operator: lambda xs: None, r"through my_many\(operator\)\(xs\) end"),
     "leaks": (leaking, "is a tracer, which stands for an array while JAX traces"),
