@@ -158,12 +158,16 @@ def check_v3(save: Callable) -> Report:
         def call(weights):
             call_answer(lambda *args: (save(*args), True), [(path, dict(weights))], usage)
 
-        def keep(removed, *args, **kwargs):
-            if Path(removed) == path:
-                raise Rejection(
-                    "Your function removed the old file, so for a while there was none.",
-                    "How can a complete file take the place of another in a single step?",
-                )
+        def guarded(function, what):
+            def guard(source, *args, **kwargs):
+                if Path(source) == path:
+                    raise Rejection(
+                        f"Your function {what}, so for a while there was none.",
+                        "How can a complete file take the place of another in a single step?",
+                    )
+                return function(source, *args, **kwargs)
+
+            return guard
 
         call(old)
         _require_whole(
@@ -184,7 +188,10 @@ def check_v3(save: Callable) -> Report:
             "Where can you write the new file while the old one is still there, and how does it "
             "take the place of the old one in a single step?",
         )
-        with mock.patch("os.unlink", keep), mock.patch("os.remove", keep):
+        verbs = dict.fromkeys(("unlink", "remove"), "removed the old file")
+        verbs |= dict.fromkeys(("rename", "replace"), "moved the old file away")
+        guards = {name: guarded(getattr(os, name), what) for name, what in verbs.items()}
+        with mock.patch.multiple(os, **guards):
             call(new)
         _require_whole(
             path,

@@ -111,7 +111,7 @@ def _require_all_logged(logged: list, losses: list[float]) -> None:
                 f"Loss {number} was logged as a JAX array.",
                 "A log writes numbers: call float() on it, at the right moment.",
             )
-        if not isinstance(value, int | float) or abs(value - right) > 1e-3:
+        if not isinstance(value, int | float | np.floating) or abs(value - right) > 1e-3:
             raise Rejection(
                 f"Loss {number} was logged as {shown(value)}, which is not the loss of that step.",
                 "Does each number go with the loss of its own step?",
@@ -210,6 +210,13 @@ def _require_order_and_bound(prefetch: Callable, readers: int) -> None:
                 f"No more than {disk.most_at_once} of {readers} readers were at work at the same "
                 "time.",
                 "Does a thread wait for one read to end before the next one begins?",
+            )
+        under_way = min(number + 1 + readers, _BATCHES)
+        if not disk.has_been_asked_for(under_way, _PATIENCE):
+            raise Rejection(
+                f"When batch {number} had been taken, {disk.requested} had been requested. While "
+                f"the loop works on a batch, {readers} others are to be read.",
+                "Does your generator ask for the next batch before it yields this one, or after?",
             )
         grace = 3 * (time.perf_counter() - began) if number == _PAUSED_AT else _GRACE
         too_many = number + 2 + readers

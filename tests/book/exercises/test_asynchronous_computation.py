@@ -271,7 +271,16 @@ def no_arithmetic(function, x):
     return not function.lower(x).compile().cost_analysis().get("flops")
 
 
-RIGHT[check_x5] = {"by the program": little_arithmetic, "by trying": by_trying}
+def leaving_its_call_in_the_queue(function, x):
+    function(x).block_until_ready()
+    return function(x).is_ready()
+
+
+RIGHT[check_x5] = {
+    "by the program": little_arithmetic,
+    "by trying": by_trying,
+    "by one look": leaving_its_call_in_the_queue,
+}
 WRONG[check_x5] = {
     "never": (
         lambda function, x: False,
@@ -365,6 +374,7 @@ SOLUTION = ROOT / "book" / "solutions" / "asynchronous-computation.md"
 
 RIGHT[check_x7] = {
     "the solution": SOLVED,
+    "a capital": SOLVED.replace("# waits", "# Waits"),
     "a comment of the reader's own": SOLVED.replace("append(loss)", "append(loss)  # returns"),
     "lines of the reader's own": SOLVED + 'print("#", loss)  # waits\n\nlen(y)  # A shape.',
 }

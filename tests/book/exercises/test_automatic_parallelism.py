@@ -326,9 +326,9 @@ WRONG[check_y5] = {
 }
 
 
-def mapped_by_shards(solve, mesh):
+def mapped_by_shards(solve, mesh, each=jax.vmap):
     rows = PartitionSpec("data")
-    return jax.shard_map(jax.vmap(solve), mesh=mesh, in_specs=rows, out_specs=rows)
+    return jax.shard_map(each(solve), mesh=mesh, in_specs=rows, out_specs=rows)
 
 
 def call_for_each(solve, mesh, wait=lambda part: part):
@@ -361,6 +361,10 @@ WRONG[check_y6] = {
     ),
     "one device": (on_one_device, "has 128 rows on CPU 0; it has to have 64 on each of two"),
     "not jitted": (mapped_by_shards, "XLA compiles in each call of your function"),
+    "a device as one row": (
+        lambda solve, mesh: jax.jit(mapped_by_shards(solve, mesh, each=lambda solve: solve)),
+        r"The result of my_loop\(solve, mesh\)\(rows\) is wrong",
+    ),
     "one turn": (
         lambda solve, mesh: jax.jit(lambda rows: 0.9 * rows),
         r"The result of my_loop\(solve, mesh\)\(rows\) is wrong",

@@ -99,6 +99,14 @@ WRONG[check_v3] = {
         ),
         "Your function removed the old file",
     ),
+    "after moving it away": (
+        lambda path, weights: (
+            save(new := path.with_name("new.npz"), weights),
+            path.exists() and path.rename(path.with_name("old.npz")),
+            new.rename(path),
+        ),
+        "Your function moved the old file away",
+    ),
     "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
     "elsewhere": (
         lambda path, weights: save(path.with_name("other.npz"), weights),

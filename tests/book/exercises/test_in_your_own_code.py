@@ -66,7 +66,7 @@ def logs_another_loss(step, parameters, batches, log):
 RIGHT[check_z1] = {
     "one later": training(1),
     "three later": training(3),
-    "a number of NumPy": training(1, as_number=lambda loss: np.float64(loss)),
+    "a number of NumPy": training(1, as_number=lambda loss: np.float32(loss)),
 }
 WRONG[check_z1] = {
     "at once": (training(0), "11 of 12 were that early"),
@@ -80,6 +80,15 @@ WRONG[check_z1] = {
         r"each of 5 runs, call 3 of step\(\) was made",
     ),
 }
+
+
+def asks_behind_the_yield(read, count, readers):
+    with ThreadPoolExecutor(readers) as pool:
+        reads = (pool.submit(read, number) for number in range(count))
+        pending = deque(islice(reads, readers))
+        while pending:
+            yield pending.popleft().result()
+            pending.extend(islice(reads, 1))
 
 
 def with_futures(threads=None, ahead=None, take=deque.popleft):
@@ -128,6 +137,7 @@ WRONG[check_z2] = {
         "No more than 3 of 5 readers",
     ),
     "all at once": (with_futures(ahead=12), "batch 0 had been taken, .*more than 3 ahead"),
+    "behind the yield": (asks_behind_the_yield, "batch 0 had been taken, 3 had been requested"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
     "error too early": (
