@@ -56,6 +56,8 @@ RECORDED = "d2lpar.record_trace"
 WATCHING = "d2lpar.watch_results"
 WAITING = "d2lpar.wait "
 ANNOTATED = "d2lpar.annotation "
+# The head of a field 1 to 4 of a protocol buffer: its key, and its length, 7 bits in each byte.
+_FIELD = re.compile(rb"[\x0a\x12\x1a\x22]([\x80-\xff]*[\x00-\x7f])")
 # The names of threads to which the program has given none.
 _UNNAMED = re.compile(r"|MainThread|(Thread|Dummy|ThreadPoolExecutor)-\d.*")
 
@@ -426,17 +428,10 @@ def looks_complete(data: bytes) -> bool:
     Check before reading: JAX 0.7 ends the process if they are not.
     """
     position = 0
-    while position < len(data):
-        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # The keys of fields 1 to 4.
-            return False
-        length, shift, position = 0, 0, position + 1  # A length follows, 7 bits in each byte.
-        while position < len(data) and data[position] & 0x80:
-            length |= (data[position] & 0x7F) << shift
-            shift, position = shift + 7, position + 1
-        if position >= len(data):
-            return False
-        position += 1 + (length | data[position] << shift)
-    return position == len(data) and bool(data)
+    while field := _FIELD.match(data, position):
+        length = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(field[1]))
+        position = field.end() + length
+    return 0 < position == len(data)
 
 
 def read_events(trace: Any) -> tuple[Event, ...]:
