@@ -158,7 +158,7 @@ def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on(tmp_pat
 
 def test_a_program_that_is_watched_can_record():
     with watch(interval=1e-3):
-        assert all(recording_works() for _ in range(9))
+        assert all(recording_works() for _ in range(40))
 
 
 def test_a_recording_that_the_function_ends_itself_is_an_error(tmp_path, monkeypatch):
