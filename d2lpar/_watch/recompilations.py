@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from d2lpar._jax.compile_requests import Arrays, PhaseStack, Request, Value, Values
-from d2lpar._jax.stack import CodePosition
+from d2lpar._jax.stack import COMPREHENSIONS, LOOPS, CodePosition
 from d2lpar._plain.format import plural
 
 # The ends of the names of JAX's events, in the order of the phases.
@@ -156,11 +156,11 @@ def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
     if old.thread_number != new.thread_number:
         return True
     is_same_line = [at.place for at in old.callers] == [at.place for at in new.callers]
-    if not any(position.in_loop() for position in new.callers):
+    if not any(position.lies_in(LOOPS) for position in new.callers):
         # A library's helper may make arrays for several lines, each of which runs once.
         return not new.of_library and (not is_same_line or new.went_elsewhere)
     # One pass of a library or a comprehension may compile many shapes, and one of JAX a few.
-    for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
+    for_many = new.by_library or any(position.lies_in(COMPREHENSIONS) for position in new.callers)
     for_many |= new.of_library and times < 3
     is_one_pass = for_many and is_same_line and old.asked != new.asked
     return new.went_elsewhere or not is_one_pass
