@@ -173,7 +173,6 @@ def require_graph(graph: Any, caller: str) -> None:
 
 
 def _operators(graph: nx.DiGraph) -> list[int]:
-    """Return all nodes but the inputs."""
     return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
 
 

@@ -72,10 +72,9 @@ def test_a_file_cut_off_or_of_another_kind_is_no_trace_unless_its_planes_are_who
     [{"/device:GPU:0": {COMPUTE: []}}, {"/host:CPU": {"python": [("PjitFunction(f)", 0, 10, {})]}}],
     ids=["gpu", "python"],
 )
-def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, planes):
-    (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
+def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(read, planes):
     with pytest.raises(D2lparError, match=r"no device events.*jax\.block_until_ready"):
-        read_trace(tmp_path)
+        read(planes)
 
 
 def names(events, operator):
