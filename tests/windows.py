@@ -12,7 +12,6 @@ from d2lpar._jax.compile_requests import Request
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._watch import sampler
 from d2lpar._watch.recompilations import Compiled
-from d2lpar._watch.report import Watched
 from d2lpar._watch.sampler import Unseen
 from d2lpar._watch.windows import Collection, Events, Sample, ThreadSample, Window, merged
 
@@ -81,24 +80,16 @@ def account(
         together = {"CPU 0": merged(collectives, second)}
         calls = [(second, second + 1e-5)]
         closed[-1].events = Events(busy, together, calls, [], [*given.functions])
-    watched = Watched(seconds=seconds or len(windows))
-    watcher = SimpleNamespace(
-        began=0.0,
-        after=after,
-        watched=watched,
-        compilations=SimpleNamespace(done=programs),
-        unseen={0: unseen} if unseen else {},
-        early={0: early} if early else {},
-        collections=collections,
-        times=Counter(),
-        callers=defaultdict(Counter),
-        windows=SimpleNamespace(
-            closed=closed,
-            due=min(len(windows), watched.seconds),
-            could_begin=0.0,
-            obstacle=lambda: "",
-        ),
-    )
+    watcher = sampler.Watcher(after=after)
+    watcher.began, watcher.collections = 0.0, collections
+    watcher.compilations = SimpleNamespace(done=programs)
+    watcher.unseen |= {0: unseen} if unseen else {}
+    watcher.early |= {0: early} if early else {}
+    watcher.windows.closed, watcher.windows.could_begin = closed, 0.0
+    watcher.windows.obstacle = lambda: ""
+    watched = watcher.watched
+    watched.seconds = seconds or len(windows)
+    watcher.windows.due = min(len(windows), watched.seconds)
     with pytest.MonkeyPatch.context() as patched:
         # The programs say themselves whether they are compiled again.
         patched.setattr("d2lpar._watch.findings.find_again", lambda programs: None)

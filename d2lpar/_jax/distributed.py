@@ -31,11 +31,7 @@ def join(settings: dict[str, Any]) -> None:
         joining(jax.distributed.initialize, settings)()
         jax.devices()  # Waits for all other processes.
     else:
-
-        def change(module: ModuleType) -> None:
-            module.initialize = joining(module.initialize, settings)
-
-        sys.meta_path.insert(0, AtImport("jax._src.distributed", change))
+        sys.meta_path.insert(0, _JoinAfterImport(settings))
 
 
 def leave_without_waiting() -> None:
@@ -52,17 +48,16 @@ def number_and_count() -> tuple[int, int] | None:
     return state.process_id, state.num_processes
 
 
-class AtImport(importlib.abc.MetaPathFinder):
-    """Changes a module right after its import, and does not import it now."""
+class _JoinAfterImport(importlib.abc.MetaPathFinder):
+    """Changes `jax.distributed` right after its import, and does not import it now."""
 
-    def __init__(self, name: str, change: Callable[[ModuleType], None]) -> None:
-        self._name, self._change = name, change
+    def __init__(self, settings: dict[str, Any]) -> None:
+        self._settings = settings
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the module's own spec, with a loader that also applies the change."""
-        if name != self._name:
+        if name != "jax._src.distributed":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)
@@ -70,7 +65,7 @@ class AtImport(importlib.abc.MetaPathFinder):
 
         def execute_and_change(module: ModuleType) -> None:
             execute(module)
-            self._change(module)
+            module.initialize = joining(module.initialize, self._settings)
 
         spec.loader.exec_module = execute_and_change
         return spec

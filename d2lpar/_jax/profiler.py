@@ -81,8 +81,23 @@ class Sessions:
                 _profiler.ProfilerSession = self._original
 
 
-def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the lines of a serialized XSpace for the host, named "", and for each GPU.
+def stop_trace() -> Any:
+    """End what `jax.profiler.start_trace(None)` began, and return it, a `ProfileData`.
+
+    JAX returns one from 0.12 on. Before, it writes files, which takes longer than all else.
+    """
+    from jax._src.profiler import _profile_state as state
+
+    with without_tensorflow():
+        if (session := getattr(state, "profile_session", None)) is None:
+            return sys.modules["jax"].profiler.stop_trace()  # Raises if nothing is under way.
+        trace = session.stop_and_get_profile_data()
+        state.reset()
+        return trace
+
+
+def read_lines(data: Any) -> Iterator[tuple[str, list[Any]]]:
+    """Yield the lines of a `ProfileData`, or serialized XSpace: for the host, "", and each GPU.
 
     The host has a line for each thread. A GPU has a line for each stream, and further lines that
     repeat the same events. Those are left out.
@@ -90,7 +105,9 @@ def read_lines(data: bytes) -> Iterator[tuple[str, list[Any]]]:
     with warnings.catch_warnings():
         # JAX builds these types in a way that Python 3.13 deprecates.
         warnings.simplefilter("ignore", DeprecationWarning)
-        for plane in sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(data).planes:
+        if isinstance(data, bytes):
+            data = sys.modules["jax"].profiler.ProfileData.from_serialized_xspace(data)
+        for plane in data.planes:
             if plane.name == "/host:CPU":
                 yield "", list(plane.lines)
             elif gpu := re.fullmatch(r"/device:GPU:(\d+)", plane.name):

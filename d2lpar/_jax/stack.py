@@ -52,13 +52,13 @@ _INPUT_MODULES = {"selectors", "socket", "ssl", "socketserver"}
 _NO_CALLS = {"start_trace", "stop_trace", "clear_caches"}  # Functions of JAX without a program.
 _CALLBACK_MODULES = {"callback", "debugging", "io_callback"}
 
-_LOOPS = (ast.For, ast.AsyncFor, ast.While)
+LOOPS = (ast.For, ast.AsyncFor, ast.While)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 # These patterns stand for `ast.parse`: it fails in a thread that a collection of garbage
 # interrupts, if another thread calls it meanwhile, such as the one that samples.
 _STRING = re.compile(r"""('{3}|"{3}|['"])(?:\\.|.)*?\1""", re.DOTALL)
 _OPERATOR = re.compile(r"[\[+*/%@<>&|^~-]|[=!]=|\b(?:not|and|or|in|is)\b")
 _BRACKETS = re.compile(r"\(.*\)|\[.*\]")
-_COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 @dataclass(frozen=True)
@@ -130,15 +130,8 @@ class CodePosition(NamedTuple):
         """Return the name of the function that is called here, such as `np.dot`, or ""."""
         return _called_name(_expression(self))
 
-    def in_loop(self) -> bool:
-        """Return whether a loop of the same function repeats this line."""
-        return self._lies_in(_LOOPS)
-
-    def in_comprehension(self) -> bool:
-        """Return whether this line holds a comprehension."""
-        return self._lies_in(_COMPREHENSIONS)
-
-    def _lies_in(self, kinds: tuple[type[ast.AST], ...]) -> bool:
+    def lies_in(self, kinds: tuple[type[ast.AST], ...]) -> bool:
+        """Return whether one of these, such as `LOOPS`, repeats this line of the same function."""
         line = self.place.line
         # A loop around the `def` does not repeat the lines of the function.
         first = 0 if self.code.co_name == "<module>" else self.code.co_firstlineno
@@ -185,7 +178,9 @@ def sample_stack(frame: FrameType | None) -> StackSample | None:
     if not user:
         return None
     innermost = next((position for position in inner if position.owner != "numpy"), user[0])
-    activity = "callback" if called_back else _activity(_Inner(inner, innermost, frame.f_globals))
+    at = _Inner(inner, innermost, frame.f_globals)
+    activities = (name for name, holds in _ACTIVITIES if holds(at))
+    activity = "callback" if called_back else next(activities)
     fingerprint = id(frame), frame.f_lasti, user[0].instruction
     return StackSample(fingerprint, user[0], innermost, tuple(user[1:]), activity)
 
@@ -270,10 +265,6 @@ _ACTIVITIES: list[tuple[str, Callable[[_Inner], object]]] = [
 ]
 
 
-def _activity(inner: _Inner) -> str:
-    return next(activity for activity, holds in _ACTIVITIES if holds(inner))
-
-
 def _package_of_callee(called: str, names: dict[str, Any]) -> str:
     """Return the package of the callee's type, such as "jax" for a jitted function; "" if unknown.
 
@@ -343,8 +334,9 @@ def owner_of(file: str) -> str:
     """
     if file.startswith("<"):
         typed = ("<ipython-input", "<stdin>", "<timed ", "<magic-timeit>", "<doctest")
-        is_typed = file.startswith(typed) or (file == "<string>" and _is_command())
-        return "user" if is_typed else "generated"
+        # The code of `python -c` has the file name "<string>".
+        is_command = file == "<string>" and not hasattr(sys.modules.get("__main__"), "__file__")
+        return "user" if is_command or file.startswith(typed) else "generated"
     if file.startswith(_OURS):
         return "d2lpar"
     if package := _installed_package(file):
@@ -375,11 +367,6 @@ def _installed_names(folder: str) -> set[str]:
     records = Path(folder).glob("*.dist-info/RECORD")
     lines = (line for record in records for line in record.read_text("utf-8").splitlines())
     return {re.split("[/,]", line)[0].removesuffix(".py") for line in lines}
-
-
-def _is_command() -> bool:
-    """Return whether this is `python -c`, whose code has the file name "<string>"."""
-    return not hasattr(sys.modules.get("__main__"), "__file__")
 
 
 def _source_of(file: str, line: int) -> str:
@@ -451,4 +438,4 @@ def _nodes(file: str) -> list[ast.AST]:
         tree = _without_gc(ast.parse, "".join(linecache.getlines(file)))
     except SyntaxError:
         return []
-    return [node for node in ast.walk(tree) if isinstance(node, _LOOPS + _COMPREHENSIONS)]
+    return [node for node in ast.walk(tree) if isinstance(node, LOOPS + COMPREHENSIONS)]

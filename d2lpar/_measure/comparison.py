@@ -354,9 +354,8 @@ def measure(
     require_values("measure()")
     require_function("measure", function)
     name = name or getattr(function, "__name__", type(function).__name__)
-    question = None if until is None else _Question(until, name)
     rounds = _Rounds([_Timed(name, partial(function, *args), clock, {}, {})], warmup)
-    return rounds.take(question, repeats, max_seconds)[name]
+    return rounds.take(until, repeats, max_seconds, of=name)[name]
 
 
 def compare(
@@ -438,9 +437,8 @@ def compare(
             )
     observe, units = observe or {}, units or {}
     _check_observed(observe, units)
-    question = None if until is None else _Question(until)
     timed = [_Timed(name, call, clock, observe, units) for name, call in functions.items()]
-    return _Rounds(timed, warmup, control).take(question, repeats, max_seconds)
+    return _Rounds(timed, warmup, control).take(until, repeats, max_seconds)
 
 
 def carried(
@@ -620,8 +618,15 @@ class _Rounds:
     control: Control | None = None
     probes: list[float] = field(default_factory=list)
 
-    def take(self, question: "_Question | None", repeats: int, max_seconds: float) -> Comparison:
-        """Take rounds until the question is decided or the time is up; without one, `repeats`."""
+    def take(
+        self, until: Until | None, repeats: int, max_seconds: float, of: str | None = None
+    ) -> Comparison:
+        """Take rounds until a claim is decided or the time is up; without one, `repeats`."""
+        if not (until is None or callable(until)):
+            raise ValueError(
+                f"until must be a function of what is measured, found {until!r}: "
+                "until=lambda times: times.ratio('a', 'b') < 0.5."
+            )
         require_count("warmup", self.warmup, at_least=0)
         require_count("repeats", repeats, at_least=1)
         require_seconds("max_seconds", max_seconds)
@@ -629,17 +634,18 @@ class _Rounds:
         for round_ in range(-self.warmup, 0):
             self._call_each(round_)
         started, rounds = clock(), 0
-        for look in range(LOOKS if question else 1):
+        for look in range(LOOKS if until else 1):
             # Slow rounds bring the end of the time nearer, so the number of rounds at a look then
             # depends on the samples. The five looks at 1 % each leave room for that: together they
             # decide at most 2 % in simulation, of the allowed 5 %.
-            while self._needs_more(rounds, repeats * 2**look, bool(question)):
+            while self._needs_more(rounds, repeats * 2**look, bool(until)):
                 if rounds >= repeats and clock() - started > max_seconds:
                     break
                 self._call_each(rounds)
                 rounds += 1
-            so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if question else LEVEL)
-            if not question or question.decided_by(so_far) or clock() - started > max_seconds:
+            so_far = self._comparison(1 - (1 - LEVEL) / LOOKS if until else LEVEL)
+            is_decided = not until or _is_decided(until(so_far[of] if of else so_far), so_far)
+            if is_decided or clock() - started > max_seconds:
                 break
             # Give up if too few rounds would count even at the last look, where at most
             # `repeats * 2**LOOKS` rounds are taken.
@@ -649,9 +655,9 @@ class _Rounds:
                 break
         return so_far
 
-    def _needs_more(self, rounds: int, wanted: int, has_question: bool) -> bool:
+    def _needs_more(self, rounds: int, wanted: int, has_claim: bool) -> bool:
         """Say whether the next look has to wait for more rounds: for `wanted` that count."""
-        most = 2 * wanted if has_question else wanted
+        most = 2 * wanted if has_claim else wanted
         return rounds < wanted or (sum(self._counts()) < wanted and rounds < most)
 
     def _counts(self) -> list[bool]:
@@ -686,34 +692,20 @@ class _Rounds:
         return Comparison(measurements, level, dropped, needs)
 
 
-@dataclass
-class _Question:
-    """The claim that a comparison, or its measurement of this name, is to decide."""
-
-    until: Until
-    name: str | None = None
-
-    def __post_init__(self) -> None:
-        if not callable(self.until):
+def _is_decided(claim: Any, comparison: Comparison) -> bool:
+    """Return whether a comparison decides a claim that was derived from it."""
+    predicates = (claim,) if isinstance(claim, Predicate) else claim
+    predicates = tuple(predicates) if isinstance(predicates, Iterable) else ()
+    if not predicates or not all(isinstance(p, Predicate) for p in predicates):
+        raise ValueError(
+            "until must return a comparison of quantities, such as ratio < 0.5, or several, found "
+            f"{claim!r}."
+        )
+    for quantity in (predicate.quantity for predicate in predicates):
+        if quantity.level < comparison.level and not quantity.exact:
             raise ValueError(
-                f"until must be a function of what is measured, found {self.until!r}: "
-                "until=lambda times: times.ratio('a', 'b') < 0.5."
+                f"{quantity.name!r} has an interval of {in_percent(quantity.level)}, which is too "
+                f"narrow for one of {LOOKS} looks: derive it from the comparison with ratio(), "
+                "[...], - and /, or observe it, so that it keeps its level."
             )
-
-    def decided_by(self, comparison: Comparison) -> bool:
-        claim = self.until(comparison[self.name] if self.name else comparison)
-        predicates = (claim,) if isinstance(claim, Predicate) else claim
-        predicates = tuple(predicates) if isinstance(predicates, Iterable) else ()
-        if not predicates or not all(isinstance(p, Predicate) for p in predicates):
-            raise ValueError(
-                "until must return a comparison of quantities, such as ratio < 0.5, or several, "
-                f"found {claim!r}."
-            )
-        for quantity in (predicate.quantity for predicate in predicates):
-            if quantity.level < comparison.level and not quantity.exact:
-                raise ValueError(
-                    f"{quantity.name!r} has an interval of {in_percent(quantity.level)}, which is "
-                    f"too narrow for one of {LOOKS} looks: derive it from the comparison with "
-                    "ratio(), [...], - and /, or observe it, so that it keeps its level."
-                )
-        return not comparison.needs and all(p.verdict != "inconclusive" for p in predicates)
+    return not comparison.needs and all(p.verdict != "inconclusive" for p in predicates)

@@ -49,14 +49,9 @@ _DRAWS = 2000
 
 
 def mean_share(shares: Sequence[float], weights: Sequence[float]) -> tuple[float, float, float]:
-    """Return the weighted mean of shares, and the ends of its 95 % interval.
+    """Return the mean of shares, weighted by seconds, and the ends of its 95 % interval.
 
-    Args:
-        shares: A number from 0 to 1 for each window.
-        weights: How many seconds each window stands for.
-
-    Returns:
-        The mean, the lower and the upper end; the ends are 0 and 1 for fewer than `FEWEST` windows.
+    The ends are 0 and 1 for fewer than `FEWEST` windows.
     """
     mean = sum(map(mul, shares, weights)) / (sum(weights) or 1.0)
     if len(weights) < FEWEST:

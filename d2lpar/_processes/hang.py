@@ -10,7 +10,6 @@ waits for a long computation of its own looks the same.
 
 import inspect
 import json
-import linecache
 import mmap
 import tempfile
 import threading
@@ -178,9 +177,7 @@ class Sampler:
         code = getattr(inspect.unwrap(function), "__code__", None)
         if code is None or owner_of(code.co_filename) != "user":
             return
-        number = code.co_firstlineno
-        line = [code.co_filename, number, linecache.getline(code.co_filename, number).strip()]
-        now = self._clock()
+        now, line = self._clock(), _line_of(CodePosition(code, 0))
         thread = {"name": "MainThread", "activity": "call", "since": now, "line": line}
         self._publish_threads([thread | {"callers": []}], now)
 

@@ -36,7 +36,7 @@ import threading
 import time
 import weakref
 from collections import ChainMap, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
@@ -73,6 +73,7 @@ COOKIE = "D2LPAR_WORKERS"
 """The environment variable that marks all processes that one `Workers` has started."""
 
 _LAST_LINES = 20
+_PAUSE = 0.5  # Seconds between two looks for a stall, which must agree before a process is blamed.
 _TOKENS = itertools.count()
 # Gloo, which carries messages between CPUs, prints this for each process that it connects to.
 _GREETING = re.compile(r"\[Gloo\] Rank \d+ is connected to ")
@@ -325,7 +326,7 @@ class Workers:
     def _collect(self, timeout: float | None, stalled_after: float | None = None) -> list[Any]:
         """Print the output of the workers until all have an outcome, and return the outcomes."""
         self._outcomes = outcomes = {}
-        stalls = _StallDetector(stalled_after)
+        stall_is_new = stalls(stalled_after, self._statuses)
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         failed = False
         while pending := {w.connection: w for w in self._workers if w.number not in outcomes}:
@@ -345,7 +346,7 @@ class Workers:
             failed = any(isinstance(outcome, WorkerError) for outcome in outcomes.values())
             if failed and math.isinf(self._end_by):  # After SIGTERM, the others may be saving.
                 deadline = min(deadline, time.monotonic() + GRACE)
-            if stalls.detects(self._statuses):
+            if next(stall_is_new):
                 # A sample may miss a dispatch, which takes microseconds.
                 stalled = f"For {format_seconds(stalled_after)}, no process was seen dispatching."
                 print(f"{stalled}\n{self.diagnose()}", file=sys.stderr, flush=True)
@@ -555,27 +556,21 @@ class _Worker:
                 print(f"[{self.number}] {line}", flush=True)
 
 
-class _StallDetector:
-    """Detects that processes have been stalled for some time, once for each stall."""
-
-    _PAUSE = 0.5  # Seconds between two looks, which must agree before anybody is blamed.
-
-    def __init__(self, after: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._after, self._clock = after, clock
-        self._next_look = math.inf if after is None else 0.0
-        self._began = self._reported = None
-
-    def detects(self, look: Callable[[], Sequence[ProcessStatus]]) -> bool:
-        """Return whether a stall has just become that long."""
-        now = self._clock()
-        if now < self._next_look:
-            return False
-        self._next_look = now + self._PAUSE
-        before, self._began = self._began, stalled_since(look(), now)
-        if self._began is None or self._began != before or now - self._began < self._after:
-            return False
-        reported, self._reported = self._reported, self._began
-        return self._began != reported
+def stalls(
+    after: float | None,
+    look: Callable[[], Sequence[ProcessStatus]],
+    clock: Callable[[], float] = time.monotonic,
+) -> Iterator[bool]:
+    """Yield whether the processes have just been stalled for so long: True once for each stall."""
+    next_look, began, reported = math.inf if after is None else 0.0, None, None
+    while True:
+        is_new, now = False, clock()
+        if now >= next_look:
+            next_look = now + _PAUSE
+            before, began = began, stalled_since(look(), now)
+            if began is not None and began == before and now - began >= after:
+                is_new, reported = began != reported, began
+        yield is_new
 
 
 def _end(workers: list[_Worker], owner: int, cookie: str, port: socket.socket) -> None:

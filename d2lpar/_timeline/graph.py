@@ -93,9 +93,8 @@ def computation_graph(function: Callable[..., Any], /, *args: Any, **kwargs: Any
             for operand, output, target in copies:
                 add("device_put", [output], [operand], _device_of_target(target))
         else:
-            # The primitive that calls a jitted function is `jit` (`pjit` in older versions).
-            called = equation.primitive.name in ("jit", "pjit")
-            operator = equation.params["name"] if called else equation.primitive.name
+            primitive = equation.primitive.name
+            operator = equation.params["name"] if primitive == "jit" else primitive
             add(operator, equation.outvars, equation.invars)
     return graph
 
@@ -174,7 +173,6 @@ def require_graph(graph: Any, caller: str) -> None:
 
 
 def _operators(graph: nx.DiGraph) -> list[int]:
-    """Return all nodes but the inputs."""
     return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
 
 
@@ -232,8 +230,7 @@ def layout_of(graph: nx.DiGraph) -> Layout:
     How it works. Nodes get layers, then an order within each layer, then a position across, as in
     K. Sugiyama et al., 1981, Methods for Visual Understanding of Hierarchical System Structures. An
     edge that skips layers passes each of them in a lane, narrower than a box; the edges of one node
-    share its lanes. A copy is a dot. Here "|" is the lane of `a` in the layer
-    of `b`:
+    share its lanes. A copy is a dot. Here "|" is the lane of `a` in the layer of `b`:
 
         layer 0    a
                   / \

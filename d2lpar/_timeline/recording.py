@@ -29,7 +29,6 @@ import contextlib
 import math
 import re
 import sys
-import tempfile
 import threading
 import time
 from collections import defaultdict
@@ -42,7 +41,7 @@ import numpy as np
 
 from d2lpar._jax.compilations import listed, record_compilations
 from d2lpar._jax.devices import device_name
-from d2lpar._jax.profiler import annotating_module, read_lines, without_tensorflow
+from d2lpar._jax.profiler import annotating_module, read_lines, stop_trace, without_tensorflow
 from d2lpar._jax.reads import array_type, replaced
 from d2lpar._jax.state import require_values
 from d2lpar._measure.waiting import ExplainDonation, unwrap_key, wait_all, wait_for
@@ -57,6 +56,8 @@ RECORDED = "d2lpar.record_trace"
 WATCHING = "d2lpar.watch_results"
 WAITING = "d2lpar.wait "
 ANNOTATED = "d2lpar.annotation "
+# The head of a field 1 to 4 of a protocol buffer: its key, and its length, 7 bits in each byte.
+_FIELD = re.compile(rb"[\x0a\x12\x1a\x22]([\x80-\xff]*[\x00-\x7f])")
 # The names of threads to which the program has given none.
 _UNNAMED = re.compile(r"|MainThread|(Thread|Dummy|ThreadPoolExecutor)-\d.*")
 
@@ -127,22 +128,19 @@ def _record(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "_Rec
     """Record a function, but leave the trace unread: reading takes longest."""
     name = getattr(function, "__name__", type(function).__name__)
     wait_all()  # Earlier work that is still queued is not part of the recording.
-    with tempfile.TemporaryDirectory() as folder:
-        with _profiler(folder), record_compilations() as compiled:
-            began = time.perf_counter_ns()
-            with ExplainDonation(name), jax.profiler.TraceAnnotation(RECORDED):
-                result = function(*args, **kwargs)
-                with jax.profiler.TraceAnnotation(f"{WAITING}block_until_ready"):
-                    results, took = watch_results(result, began)
-        if compiled:
-            raise CompilationError(
-                f"{listed(compiled)} was compiled while it was being recorded, so the "
-                "timeline would show the compiler. Call the function once before, with arguments "
-                "of the same shapes, dtypes and devices."
-            )
-        files = sorted(Path(folder).rglob("*.xplane.pb"))
-        data = files[-1].read_bytes() if files else b""
-    return _Recording(result, results, data, took / 1e9)
+    with _profiler() as recorded, record_compilations() as compiled:
+        began = time.perf_counter_ns()
+        with ExplainDonation(name), jax.profiler.TraceAnnotation(RECORDED):
+            result = function(*args, **kwargs)
+            with jax.profiler.TraceAnnotation(f"{WAITING}block_until_ready"):
+                results, took = watch_results(result, began)
+    if compiled:
+        raise CompilationError(
+            f"{listed(compiled)} was compiled while it was being recorded, so the timeline would "
+            "show the compiler. Call the function once before, with arguments of the same shapes, "
+            "dtypes and devices."
+        )
+    return _Recording(result, results, *recorded, took / 1e9)
 
 
 def record_typical(
@@ -198,17 +196,17 @@ def record_typical(
 
 
 class _Recording(NamedTuple):
-    """The result of a function, when its arrays were ready, and the serialized trace."""
+    """The result of a function, when its arrays were ready, and the trace."""
 
     result: Any
     results: Sequence["Result"]
-    data: bytes
+    trace: Any  # A `jax.profiler.ProfileData`.
     seconds: float
 
     @property
     def timeline(self) -> Timeline:
         """The events of the trace, and rows for devices that have none there."""
-        events = read_events(self.data) if self.data else ()
+        events = read_events(self.trace)
         watched = {result.device for result in self.results} - {event.device for event in events}
         events = in_order([*events, *rows_of(self.results, watched, events)])
         return Timeline(events, frozenset(watched), self.seconds)
@@ -262,8 +260,8 @@ folder that was given to jax.profiler.trace.
 
 
 @contextlib.contextmanager
-def _profiler(folder: str) -> Iterator[None]:
-    """Run JAX's profiler for the length of a `with` block, with waits and annotations recorded."""
+def _profiler() -> Iterator[list[Any]]:
+    """Record a block, with its waits and annotations; yield a list that then gets the trace."""
     waits = [(jax, "block_until_ready"), *((array_type(), name) for name in _WAITS)]
     # NumPy reads an array on a CPU device through the buffer protocol, where no method of the array
     # could be annotated.
@@ -272,18 +270,18 @@ def _profiler(folder: str) -> Iterator[None]:
     options.python_tracer_level = 0  # Otherwise each call in Python is an event.
     try:
         with without_tensorflow():
-            jax.profiler.start_trace(folder, profiler_options=options)
+            jax.profiler.start_trace(None, profiler_options=options)
     except RuntimeError as error:
         raise D2lparError(
             "record_trace() was called during another recording, and JAX has only one profiler: "
             "end the other recording first, or record everything with one call."
         ) from error
+    recorded = []
     try:
         with replaced(waits, _annotated), _named_annotations(jax.profiler.TraceAnnotation):
-            yield
+            yield recorded
     finally:
-        with without_tensorflow():
-            jax.profiler.stop_trace()
+        recorded.append(stop_trace())
 
 
 def _annotated(owner: Any, name: str, wait: Callable[..., Any]) -> Callable[..., Any]:
@@ -430,23 +428,16 @@ def looks_complete(data: bytes) -> bool:
     Check before reading: JAX 0.7 ends the process if they are not.
     """
     position = 0
-    while position < len(data):
-        if data[position] not in (0x0A, 0x12, 0x1A, 0x22):  # The keys of fields 1 to 4.
-            return False
-        length, shift, position = 0, 0, position + 1  # A length follows, 7 bits in each byte.
-        while position < len(data) and data[position] & 0x80:
-            length |= (data[position] & 0x7F) << shift
-            shift, position = shift + 7, position + 1
-        if position >= len(data):
-            return False
-        position += 1 + (length | data[position] << shift)
-    return position == len(data) and bool(data)
+    while field := _FIELD.match(data, position):
+        length = sum((byte & 0x7F) << 7 * n for n, byte in enumerate(field[1]))
+        position = field.end() + length
+    return 0 < position == len(data)
 
 
-def read_events(data: bytes) -> tuple[Event, ...]:
-    """Return the events of a serialized XSpace."""
+def read_events(trace: Any) -> tuple[Event, ...]:
+    """Return the events of a `ProfileData`, or of a serialized XSpace."""
     events, window = [], None
-    for device, lines in read_lines(data):
+    for device, lines in read_lines(trace):
         if device:
             events += _gpu_events(device, lines)
         else:

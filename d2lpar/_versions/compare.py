@@ -368,14 +368,8 @@ def in_turn(
 ) -> tuple[tuple[str, str], list[tuple[Comparison, Comparison]], list[str]]:
     """Run two versions of a program in turn, each run in a process of its own.
 
-    Args:
-        program: What to run.
-        commits: That of each version; None for the files here.
-        pythons: The Python of each, such as `.venv-old/bin/python`; None for this one.
-        rounds: How many runs of each.
-
-    Returns:
-        The names of the two, the measurements of both for each round, and notes for the report.
+    Without a commit a version is the files here, and without a Python it runs with this one. Return
+    the names of the two, the measurements of both for each round, and notes for the report.
     """
     require_count("rounds", rounds, at_least=1)
     with versions_of(program, commits, pythons) as (repository, old, new):

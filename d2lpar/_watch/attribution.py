@@ -231,7 +231,6 @@ def kind_of(program: Compiled) -> str:
 
 
 def _kind(thread: ThreadSample, idle: bool, called: bool) -> str:
-    """Return the kind of a thread's activity."""
     activity = thread.stack.activity
     if activity in KIND_OF:
         return KIND_OF[activity]

@@ -140,15 +140,12 @@ class Report:
         """Start watching; report also if the script calls `os._exit` or receives SIGTERM."""
         exit_at_once = os._exit
 
-        def report_and_exit(status: int) -> None:
-            exit_at_once(self.end(status))
-
         def report_and_terminate(*_: object) -> None:
             self.end(128 + signal.SIGTERM)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
-        os._exit = report_and_exit
+        os._exit = lambda status: exit_at_once(self.end(status))
         if self._own_words:
             for name in ("execv", "execve"):  # All others of `os` call one of these.
                 setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))

@@ -235,7 +235,7 @@ def _end_of_start(
 
 def _repetition(calls: list[tuple[str, float]], programs: list[Compiled]) -> float:
     """Return when one function of the user was called for the third time in a window."""
-    names = {program.name for program in programs if not program.of_library}
+    names = {program.name for program in programs if not program.request.of_library}
     times: Counter[str] = Counter()
     for name, at in sorted(calls, key=lambda call: call[1]):
         times[name] += name in names

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from d2lpar._jax.compile_requests import Arrays, PhaseStack, Request, Value, Values
-from d2lpar._jax.stack import CodePosition
+from d2lpar._jax.stack import COMPREHENSIONS, LOOPS, CodePosition
 from d2lpar._plain.format import plural
 
 # The ends of the names of JAX's events, in the order of the phases.
@@ -45,11 +45,6 @@ class Compiled:
     results: Arrays = ()
     again: bool = False  # Whether it repeats an earlier program.
     before: "Compiled | None" = None  # The program that it repeats.
-
-    @property
-    def of_library(self) -> bool:
-        """Whether the function belongs to a library, such as `jax.numpy`."""
-        return self.request.of_library
 
     @property
     def identity(self) -> tuple:
@@ -140,14 +135,14 @@ def find_again(programs: list[Compiled]) -> None:
     equal: dict[tuple, Compiled] = {}
     with_code: dict[tuple, list[Compiled]] = defaultdict(list)
     for program in programs:
-        line = program.callers[0].place if program.of_library else None
+        line = program.callers[0].place if program.request.of_library else None
         earlier = with_code[program.identity, line]
         program.before = equal.get(program.asked)
         if earlier and not program.before and _is_another_pass(earlier[-1], program, len(earlier)):
             program.before = min(reversed(earlier), key=program.distance_from)  # The closest.
         program.again = program.before is not None
         earlier.append(program)
-        if program.request.identity and not program.of_library:
+        if program.request.identity and not program.request.of_library:
             equal[program.asked] = program
 
 
@@ -156,12 +151,12 @@ def _is_another_pass(old: Compiled, new: Compiled, times: int) -> bool:
     if old.thread_number != new.thread_number:
         return True
     is_same_line = [at.place for at in old.callers] == [at.place for at in new.callers]
-    if not any(position.in_loop() for position in new.callers):
+    if not any(position.lies_in(LOOPS) for position in new.callers):
         # A library's helper may make arrays for several lines, each of which runs once.
-        return not new.of_library and (not is_same_line or new.went_elsewhere)
+        return not new.request.of_library and (not is_same_line or new.went_elsewhere)
     # One pass of a library or a comprehension may compile many shapes, and one of JAX a few.
-    for_many = new.by_library or any(position.in_comprehension() for position in new.callers)
-    for_many |= new.of_library and times < 3
+    for_many = new.by_library or any(position.lies_in(COMPREHENSIONS) for position in new.callers)
+    for_many |= new.request.of_library and times < 3
     is_one_pass = for_many and is_same_line and old.asked != new.asked
     return new.went_elsewhere or not is_one_pass
 
@@ -202,7 +197,7 @@ def _causes(old: Compiled, new: Compiled) -> Iterator[tuple[str, str]]:
     yield from _changes_of_arrays(old.arguments, new.arguments)
     for before, after in zip(old.results, new.results, strict=False):
         # The static arguments of `jnp.zeros` and its like are the shape of the result.
-        if new.of_library and before[:2] != after[:2]:
+        if new.request.of_library and before[:2] != after[:2]:
             yield "shape", f"for a result {after} instead of {before}"
     if was.tree != now.tree:
         yield "tree", "because the arguments are in other containers"

@@ -332,12 +332,10 @@ class Watched:
                     f"This report has version {given.get('version', 1)}, and version {VERSION} is "
                     "needed: run `watch --json` again with this version of d2lpar."
                 )
-            findings = [
-                Finding(**{f.name: entry[f.name] for f in fields(Finding)})
-                for entry in given["findings"]
-            ]
-            for finding in findings:
-                finding.place = Place(**finding.place)
+            findings = []
+            for entry in given["findings"]:
+                own = {f.name: entry[f.name] for f in fields(Finding)}
+                findings.append(Finding(**own | {"place": Place(**entry["place"])}))
             own = {"findings": findings, "interval": tuple(given["interval"])}
             return cls(**{f.name: given[f.name] for f in fields(cls)} | own)
         except (KeyError, TypeError, json.JSONDecodeError) as error:

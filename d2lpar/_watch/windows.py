@@ -329,13 +329,9 @@ class Windows:
         interval: float,
         late: float = 0.0,
     ) -> None:
-        """Take samples for the length of a window, with the profiler open.
+        """Take samples for the length of a window, or until `done`, with the profiler open.
 
-        Args:
-            take_sample: Adds a sample to the window.
-            done: Ends the window.
-            interval: Seconds between two samples.
-            late: For how many seconds a call has delayed the window.
+        A call has delayed the window for `late` seconds.
         """
         if late > self._length:
             self._postpone()

@@ -60,10 +60,10 @@ def test_a_line_knows_who_called_it_and_whether_it_is_in_a_loop():
     for _ in range(1):
         sample = line()
     assert sample.position.place.code == "return here()"
-    assert not sample.position.in_loop()
+    assert not sample.position.lies_in(stack.LOOPS)
     assert sample.callers[0].place.code == "sample = line()"
-    assert sample.callers[0].in_loop()
-    assert not sample.callers[0].in_comprehension()
+    assert sample.callers[0].lies_in(stack.LOOPS)
+    assert not sample.callers[0].lies_in(stack.COMPREHENSIONS)
 
 
 def test_a_thread_that_goes_on_while_it_is_looked_at_stops_nobody():

@@ -6,17 +6,15 @@ import pytest
 
 from d2lpar import free_cores, usable_cores
 from d2lpar._plain.cores import crowding
+from d2lpar.book.one_core import can_confine, on_one_core
 
 
 @pytest.fixture
 def one_core():
-    """Confine this thread, and those that it starts, to one core."""
-    if not hasattr(os, "sched_setaffinity"):
+    if not can_confine():
         pytest.skip("there is no affinity here")
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(allowed)})
-    yield
-    os.sched_setaffinity(0, allowed)
+    with on_one_core():
+        yield
 
 
 def test_cores_that_the_process_may_not_use_do_not_count(one_core):

@@ -8,7 +8,7 @@ import pytest
 from fakes import FakeClock
 
 from d2lpar._processes.hang import ProcessStatus, Sampler, SharedState, diagnosis, stalled_since
-from d2lpar._processes.workers import _StallDetector
+from d2lpar._processes.workers import stalls
 
 NOW = 100.0
 
@@ -165,13 +165,12 @@ def test_a_stall_begins_with_the_last_dispatch_of_all_and_only_if_one_waits():
 
 
 def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
-    clock, stalls = FakeClock(), []
-    detector = _StallDetector(5.0, clock)
-
+    clock, waits, told = FakeClock(), [], []
+    stall_is_new = stalls(5.0, lambda: waits, clock)
     for clock.now, began in [(6, 0), (6.2, 0), (7, 0), (8, 0), (9, 4), (13, 4), (14, 4)]:
-        waits = process(0, thread("value", since=0.0), last_dispatch=began)
-        stalls.append(detector.detects([waits].copy))
-    assert stalls == [False, False, True, False, False, True, False]
+        waits[:] = [process(0, thread("value", since=0.0), last_dispatch=began)]
+        told.append(next(stall_is_new))
+    assert told == [False, False, True, False, False, True, False]
 
 
 def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published():

@@ -48,7 +48,6 @@ HUGE = jax.ShapeDtypeStruct((10**6, 10**6), jnp.float32)
 @pytest.mark.parametrize(
     ("function", "inputs", "operators_after", "edges"),
     [
-        (lambda x, y: x * y + 2, (X, X), ["mul", "add"], [(0, 2), (1, 2), (2, 3)]),  # As in D2L.
         (lambda x: jnp.sin(jnp.split(x, 2, axis=1)[1]), (X,), ["split", "sin"], [(0, 1), (1, 2)]),
         (lambda x, unused: x + 1, (X, X), ["add"], [(0, 2)]),
         (calls, (X,), ["inner", "inner", "<lambda>"], [(0, 1), (1, 2), (2, 3)]),

@@ -11,7 +11,7 @@ from fakes import crowded_in
 from jax.profiler import TraceAnnotation
 from timelines import COMPUTE, FROM_HOST, TO_HOST, on_cpu, on_gpu, serialized, spans
 
-from d2lpar import CompilationError, Event, cpu, read_trace, record_trace, record_typical
+from d2lpar import CompilationError, Event, cpu, read_trace, record_trace, record_typical, watch
 from d2lpar._plain.errors import D2lparError
 from d2lpar._timeline import recording
 from d2lpar._timeline.recording import Result, rows_of, watch_results
@@ -72,10 +72,9 @@ def test_a_file_cut_off_or_of_another_kind_is_no_trace_unless_its_planes_are_who
     [{"/device:GPU:0": {COMPUTE: []}}, {"/host:CPU": {"python": [("PjitFunction(f)", 0, 10, {})]}}],
     ids=["gpu", "python"],
 )
-def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(tmp_path, planes):
-    (tmp_path / "x.xplane.pb").write_bytes(serialized(planes))
+def test_a_trace_without_work_of_a_device_is_an_error_with_a_way_out(read, planes):
     with pytest.raises(D2lparError, match=r"no device events.*jax\.block_until_ready"):
-        read_trace(tmp_path)
+        read(planes)
 
 
 def names(events, operator):
@@ -141,14 +140,31 @@ def test_a_compilation_is_an_error_that_names_the_function_and_recording_goes_on
     assert "CPU 0" in run.rows
 
 
-def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on():
+def test_a_recording_inside_another_is_refused_and_the_outer_one_goes_on(tmp_path, monkeypatch):
     def outer():
         with pytest.raises(D2lparError, match=r"during another recording.*end the other"):
             record_trace(work, FIRST)
         return work(FIRST)
 
+    monkeypatch.chdir(tmp_path)
     _, run = record_trace(outer)
     assert "work" in names(run.programs.row("CPU 0"), "")
+    assert not list(tmp_path.iterdir())  # Only the program's own recording writes files.
+    with jax.profiler.trace(tmp_path):
+        jax.block_until_ready(outer())
+    assert "work" in names(read_trace(tmp_path).programs.row("CPU 0"), "")
+
+
+def test_a_program_that_is_watched_can_record():
+    with watch(interval=1e-3):
+        assert all(recording_works() for _ in range(40))
+
+
+def test_a_recording_that_the_function_ends_itself_is_an_error(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # Before 0.12, JAX writes files then.
+    with pytest.raises(RuntimeError, match="No profile started"):
+        record_trace(jax.profiler.stop_trace)
+    assert recording_works()
 
 
 def test_an_exception_on_a_device_reaches_the_caller_alone_and_ends_the_recording(run_python):
