@@ -14,7 +14,7 @@ from latex2mathml.converter import convert
 from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.docutils import SphinxDirective
 
 from d2lpar.book.notebook import unbroken
 
@@ -74,26 +74,6 @@ class KeepPunctuation(SphinxPostTransform):
 
 
 # --- Lines and tables on a phone --------------------------------------------------------------
-
-LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
-# A long word of code may break after these characters, before a letter or a quote.
-MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
-
-
-def visit_literal(self, node):
-    """Write inline code as Sphinx does, and remember the place where it begins."""
-    node["begins"] = len(self.body)
-    type(self).visit_literal(self, node)
-
-
-def depart_literal(self, node):
-    """End the inline code, and mark the places where its long words may break."""
-    begins = node["begins"]
-    self.body[begins:] = [
-        LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), part)
-        for part in self.body[begins:]
-    ]
-    type(self).depart_literal(self, node)
 
 
 class KeepUnits(SphinxPostTransform):
@@ -173,12 +153,9 @@ class PendingDirective(SphinxDirective):
         return [Pending(name=self.name, argument="".join(self.arguments))]
 
 
-class PendingRole(SphinxRole):
-    """``{measured}`loop-mended gain:.1f` `` and the like: leave a placeholder for a number."""
-
-    def run(self):
-        """Return it."""
-        return [Pending(name=self.name, argument=self.text)], []
+def pending_role(name, source, text, *_):
+    """Leave a placeholder for a number, as for ``{measured}`loop-mended gain:.1f` ``."""
+    return [Pending(name=name, argument=text)], []
 
 
 class FillPending(SphinxPostTransform):
@@ -254,16 +231,31 @@ def is_in(node, kinds):
 # --- The rest ---------------------------------------------------------------------------------
 
 
-def name_folds_by_their_words(app, page, template, context, doctree):
-    """Leave out a label that says "Toggle hidden content" in place of the words of each fold."""
-    if "body" in context:
-        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
+# A long word of code may break after these characters, before a letter or a quote.
+MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
 
 
-def leave_out_spans_of_the_color_of_text(app, page, template, context, doctree):
-    """Leave out the spans of names, punctuation and blanks in code, up to two fifths of a page."""
-    if "body" in context:
-        context["body"] = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", context["body"])
+def let_long_words_break(code):
+    """Return the HTML of inline code, with the places where its long words may break."""
+    return LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), code[0])
+
+
+EDITS = {
+    r'(?s)<code class="[^"]*\bliteral\b.*?</code>': let_long_words_break,
+    # A label that says "Toggle hidden content" in place of the words of each fold.
+    ' aria-label="Toggle hidden content"': "",
+    # Spans of names, punctuation and blanks in code have the color of the text around them, and
+    # would be up to two fifths of a page.
+    r'<span class="[npw]">([^<]*)</span>': r"\1",
+}
+"""What replaces a pattern in the HTML of each page."""
+
+
+def edit_html(app, page, template, context, doctree):
+    """Make these edits in the text of a page."""
+    for pattern, new in EDITS.items() if "body" in context else ():
+        context["body"] = re.sub(pattern, new, context["body"])
 
 
 def leave_out_an_unused_style_sheet(app, page, template, context, doctree):
@@ -333,16 +325,14 @@ def setup(app):
     app.add_node(Pending)
     for name in CONTENT:
         app.add_directive(name, PendingDirective)
-    app.add_role("measured", PendingRole())
-    app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
+    app.add_role("measured", pending_role)
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
     call_attributes_by_their_name()
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
-    app.connect("html-page-context", name_folds_by_their_words)
-    app.connect("html-page-context", leave_out_spans_of_the_color_of_text)
+    app.connect("html-page-context", edit_html)
     app.connect("html-page-context", leave_out_an_unused_style_sheet)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
