@@ -10,7 +10,7 @@ import d2lpar_charts as charts
 import d2lpar_peers as peers
 import d2lpar_tables as tables
 from docutils import nodes
-from latex2mathml.converter import convert
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
@@ -23,37 +23,30 @@ logger = logging.getLogger(__name__)
 # --- Math -------------------------------------------------------------------------------------
 
 
-def mathml(latex, display, node):
+def mathml(node, as_block):
     """Convert LaTeX to MathML, which needs no script, font or network; warn where that fails."""
+    latex = node.astext()
     try:
-        # latex2mathml knows `split`, which is the same, but not `aligned`.
-        result = convert(latex.replace("{aligned}", "{split}"), display=display)
-    except Exception as error:  # Its own exceptions have no common base.
-        result, problem = f"<code>{escape(latex)}</code>", type(error).__name__
-    else:
-        # latex2mathml copies an unknown command into the result as text, without an error.
-        unknown = "\\" in result or "<mi>&</mi>" in result
-        problem = "a command or a & that latex2mathml does not know" if unknown else None
-        result = result.replace('columnalign="', 'style="text-align:')  # Browsers ignore the first.
-        # TeX sets a thin space before them, and none before their argument.
-        result = re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
-    if problem:
-        logger.warning("math %r: %s", latex, problem, location=node, type="d2lpar")
-    return result
+        result = re.sub(r"\n\s*", "", tex2mathml(latex, as_block))
+    except Exception as error:  # Docutils has no error of its own for an & outside of a table.
+        logger.warning("math %r: %s", latex, error, location=node, type="d2lpar")
+        return f"<code>{escape(latex)}</code>"
+    # TeX sets a thin space before them, and none before their argument.
+    return re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
 
 
 def visit_inline_math(self, node):
     """Write inline math."""
-    self.body.append(mathml(node.astext(), "inline", node))
+    self.body.append(mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
 def visit_display_math(self, node):
     """Write display math, with its anchor if it has a label."""
     self.body.append(self.starttag(node, "div", CLASS="math"))
-    formula = mathml(node.astext(), "block", node)
     # On a phone a wide formula scrolls, and then the keyboard must reach it.
-    self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
+    formula = mathml(node, as_block=True).replace("<math ", '<math tabindex="0" ', 1)
+    self.body.append(f"{formula}</div>\n")
     raise nodes.SkipNode
 
 
