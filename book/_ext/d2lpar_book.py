@@ -35,18 +35,14 @@ def mathml(node, as_block):
     return re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
 
 
-def visit_inline_math(self, node):
-    """Write inline math."""
-    self.body.append(mathml(node, as_block=False))
-    raise nodes.SkipNode
-
-
-def visit_display_math(self, node):
-    """Write display math, with its anchor if it has a label."""
-    self.body.append(self.starttag(node, "div", CLASS="math"))
-    # On a phone a wide formula scrolls, and then the keyboard must reach it.
-    formula = mathml(node, as_block=True).replace("<math ", '<math tabindex="0" ', 1)
-    self.body.append(f"{formula}</div>\n")
+def visit_math(self, node):
+    """Write inline math, or display math with its anchor if it has a label."""
+    if isinstance(node, nodes.math_block):
+        # On a phone a wide formula scrolls, and then the keyboard must reach it.
+        formula = mathml(node, as_block=True).replace("<math ", '<math tabindex="0" ', 1)
+        self.body.append(f"{self.starttag(node, 'div', CLASS='math')}{formula}</div>\n")
+    else:
+        self.body.append(mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
@@ -313,7 +309,7 @@ def call_attributes_by_their_name():
 def setup(app):
     """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_cells")
-    app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)
     for name in CONTENT:
