@@ -103,9 +103,8 @@ class RepeatHeads(SphinxPostTransform):
                     if head.astext() and entry.astext():
                         words = [word.deepcopy() for word in head[0].children]
                         first = next(entry.findall(nodes.paragraph), entry)
-                        label = nodes.inline("", "", *words, nodes.Text(": "))
-                        label["classes"] = ["d2lpar-head"]
-                        first.insert(0, label)
+                        words.append(nodes.Text(": "))
+                        first.insert(0, nodes.inline("", "", *words, classes=["d2lpar-head"]))
 
 
 # --- Results ----------------------------------------------------------------------------------
