@@ -124,9 +124,7 @@ CAUSES = {
         "counting before the clock stops",
         {
             "        seconds.append(time.perf_counter() - start)\n": "",
-            "        if counting:\n": (
-                "        seconds.append(time.perf_counter() - start)\n        if counting:\n"
-            ),
+            "if counting:": "seconds.append(time.perf_counter() - start)\n        if counting:",
         },
     ),
     "five-pairs-undecided": Intervention(
@@ -219,7 +217,7 @@ CAUSES = {
     ),
     # beyond-one-machine
     "each-holds-a-part": Intervention(
-        "the second process", {"two = Workers(2)\n": "two = Workers(1)\n"}
+        "the second process", {"two = Workers(2)": "two = Workers(1)"}
     ),
     "straggler-holds-all": Intervention("being late", {"time.sleep(late)\n": "pass\n"}),
     "each-message-costs-alpha": NO_SIXTEEN_MESSAGES,
