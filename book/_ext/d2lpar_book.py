@@ -10,11 +10,11 @@ import d2lpar_charts as charts
 import d2lpar_peers as peers
 import d2lpar_tables as tables
 from docutils import nodes
-from latex2mathml.converter import convert
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.domains.python import PyObject
 from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util import logging
-from sphinx.util.docutils import SphinxDirective, SphinxRole
+from sphinx.util.docutils import SphinxDirective
 
 from d2lpar.book.notebook import unbroken
 
@@ -23,37 +23,26 @@ logger = logging.getLogger(__name__)
 # --- Math -------------------------------------------------------------------------------------
 
 
-def mathml(latex, display, node):
+def mathml(node, as_block):
     """Convert LaTeX to MathML, which needs no script, font or network; warn where that fails."""
+    latex = node.astext()
     try:
-        # latex2mathml knows `split`, which is the same, but not `aligned`.
-        result = convert(latex.replace("{aligned}", "{split}"), display=display)
-    except Exception as error:  # Its own exceptions have no common base.
-        result, problem = f"<code>{escape(latex)}</code>", type(error).__name__
+        result = re.sub(r"\n\s*", "", tex2mathml(latex, as_block))
+    except Exception as error:  # Docutils has no error of its own for an & outside of a table.
+        logger.warning("math %r: %s", latex, error, location=node, type="d2lpar")
+        return f"<code>{escape(latex)}</code>"
+    # TeX sets a thin space before them, and none before their argument.
+    return re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
+
+
+def visit_math(self, node):
+    """Write inline math, or display math with its anchor if it has a label."""
+    if isinstance(node, nodes.math_block):
+        # On a phone a wide formula scrolls, and then the keyboard must reach it.
+        formula = mathml(node, as_block=True).replace("<math ", '<math tabindex="0" ', 1)
+        self.body.append(f"{self.starttag(node, 'div', CLASS='math')}{formula}</div>\n")
     else:
-        # latex2mathml copies an unknown command into the result as text, without an error.
-        unknown = "\\" in result or "<mi>&</mi>" in result
-        problem = "a command or a & that latex2mathml does not know" if unknown else None
-        result = result.replace('columnalign="', 'style="text-align:')  # Browsers ignore the first.
-        # TeX sets a thin space before them, and none before their argument.
-        result = re.sub(r"<mo>(max|min)</mo>", r'<mo lspace="0.167em" rspace="0">\1</mo>', result)
-    if problem:
-        logger.warning("math %r: %s", latex, problem, location=node, type="d2lpar")
-    return result
-
-
-def visit_inline_math(self, node):
-    """Write inline math."""
-    self.body.append(mathml(node.astext(), "inline", node))
-    raise nodes.SkipNode
-
-
-def visit_display_math(self, node):
-    """Write display math, with its anchor if it has a label."""
-    self.body.append(self.starttag(node, "div", CLASS="math"))
-    formula = mathml(node.astext(), "block", node)
-    # On a phone a wide formula scrolls, and then the keyboard must reach it.
-    self.body.append(formula.replace("<math ", '<math tabindex="0" ', 1) + "</div>\n")
+        self.body.append(mathml(node, as_block=False))
     raise nodes.SkipNode
 
 
@@ -74,26 +63,6 @@ class KeepPunctuation(SphinxPostTransform):
 
 
 # --- Lines and tables on a phone --------------------------------------------------------------
-
-LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
-# A long word of code may break after these characters, before a letter or a quote.
-MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
-
-
-def visit_literal(self, node):
-    """Write inline code as Sphinx does, and remember the place where it begins."""
-    node["begins"] = len(self.body)
-    type(self).visit_literal(self, node)
-
-
-def depart_literal(self, node):
-    """End the inline code, and mark the places where its long words may break."""
-    begins = node["begins"]
-    self.body[begins:] = [
-        LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), part)
-        for part in self.body[begins:]
-    ]
-    type(self).depart_literal(self, node)
 
 
 class KeepUnits(SphinxPostTransform):
@@ -134,9 +103,8 @@ class RepeatHeads(SphinxPostTransform):
                     if head.astext() and entry.astext():
                         words = [word.deepcopy() for word in head[0].children]
                         first = next(entry.findall(nodes.paragraph), entry)
-                        label = nodes.inline("", "", *words, nodes.Text(": "))
-                        label["classes"] = ["d2lpar-head"]
-                        first.insert(0, label)
+                        words.append(nodes.Text(": "))
+                        first.insert(0, nodes.inline("", "", *words, classes=["d2lpar-head"]))
 
 
 # --- Results ----------------------------------------------------------------------------------
@@ -173,12 +141,9 @@ class PendingDirective(SphinxDirective):
         return [Pending(name=self.name, argument="".join(self.arguments))]
 
 
-class PendingRole(SphinxRole):
-    """``{measured}`loop-mended gain:.1f` `` and the like: leave a placeholder for a number."""
-
-    def run(self):
-        """Return it."""
-        return [Pending(name=self.name, argument=self.text)], []
+def pending_role(name, source, text, *_):
+    """Leave a placeholder for a number, as for ``{measured}`loop-mended gain:.1f` ``."""
+    return [Pending(name=name, argument=text)], []
 
 
 class FillPending(SphinxPostTransform):
@@ -261,16 +226,31 @@ def leave_out_links_to_missing_solutions(app, page, source):
         source[0] = re.sub(r"\[([^\[\]]*)\]\(solutions/[^)]*\)", r"\1", text)
 
 
-def name_folds_by_their_words(app, page, template, context, doctree):
-    """Leave out a label that says "Toggle hidden content" in place of the words of each fold."""
-    if "body" in context:
-        context["body"] = context["body"].replace(' aria-label="Toggle hidden content"', "")
+LONG_WORD = re.compile(r'(?<=<span class="pre">)[^<]{22,}')
+# A long word of code may break after these characters, before a letter or a quote.
+MAY_BREAK = re.compile(r"(?<=[.(\[,=/])(?=\w|\"|&quot;)")
 
 
-def leave_out_spans_of_the_color_of_text(app, page, template, context, doctree):
-    """Leave out the spans of names, punctuation and blanks in code, up to two fifths of a page."""
-    if "body" in context:
-        context["body"] = re.sub(r'<span class="[npw]">([^<]*)</span>', r"\1", context["body"])
+def let_long_words_break(code):
+    """Return the HTML of inline code, with the places where its long words may break."""
+    return LONG_WORD.sub(lambda word: MAY_BREAK.sub("<wbr>", word[0]), code[0])
+
+
+EDITS = {
+    r'(?s)<code class="[^"]*\bliteral\b.*?</code>': let_long_words_break,
+    # A label that says "Toggle hidden content" in place of the words of each fold.
+    ' aria-label="Toggle hidden content"': "",
+    # Spans of names, punctuation and blanks in code have the color of the text around them, and
+    # would be up to two fifths of a page.
+    r'<span class="[npw]">([^<]*)</span>': r"\1",
+}
+"""What replaces a pattern in the HTML of each page."""
+
+
+def edit_html(app, page, template, context, doctree):
+    """Make these edits in the text of a page."""
+    for pattern, new in EDITS.items() if "body" in context else ():
+        context["body"] = re.sub(pattern, new, context["body"])
 
 
 def leave_out_an_unused_style_sheet(app, page, template, context, doctree):
@@ -335,13 +315,12 @@ def call_attributes_by_their_name():
 def setup(app):
     """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_cells")
-    app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_display_math, None))
+    app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")
     app.add_node(Pending)
     for name in CONTENT:
         app.add_directive(name, PendingDirective)
-    app.add_role("measured", PendingRole())
-    app.add_node(nodes.literal, override=True, html=(visit_literal, depart_literal))
+    app.add_role("measured", pending_role)
     for transform in (KeepPunctuation, KeepUnits, RepeatHeads, FillPending, LinkToGlossary):
         app.add_post_transform(transform)
     call_attributes_by_their_name()
@@ -349,8 +328,7 @@ def setup(app):
     app.connect("autodoc-skip-member", skip_fields_of_named_tuples)
     app.connect("autodoc-process-signature", shorten_signature)
     app.connect("autodoc-process-docstring", keep_how_it_works)
-    app.connect("html-page-context", name_folds_by_their_words)
-    app.connect("html-page-context", leave_out_spans_of_the_color_of_text)
+    app.connect("html-page-context", edit_html)
     app.connect("html-page-context", leave_out_an_unused_style_sheet)
     app.connect("build-finished", offer_the_notebooks_of_colab)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

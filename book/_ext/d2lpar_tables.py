@@ -13,8 +13,7 @@ from sphinx_design.shared import create_component
 
 from d2lpar._measure.quantity import Predicate
 from d2lpar._plain.format import format_value
-from d2lpar.book.claims import VERDICTS
-from d2lpar.book.notebook import VERDICT_COLORS, badge, unbroken
+from d2lpar.book.notebook import badge, unbroken, words_for
 from d2lpar.book.originals import EXPERIMENTS, judge
 
 logger = logging.getLogger(__name__)
@@ -282,7 +281,7 @@ def conditions_table(app, docname, _):
 
 def short(verdict):
     """Return the words for a verdict without "here"."""
-    return VERDICTS[verdict].removesuffix(" here")
+    return words_for(verdict).removesuffix(" here")
 
 
 def measured(app, docname, argument):
@@ -320,13 +319,10 @@ MEANINGS = {
 
 def badges_table(app, docname, _):
     """Return a table of the verdicts, as badges like those beside claims, with their meanings."""
-    badges = [(VERDICTS[key], VERDICT_COLORS[key], meaning) for key, meaning in MEANINGS.items()]
-    elsewhere = VERDICTS["holds"].replace("here", "on …"), VERDICT_COLORS["holds"]
-    badges.append((*elsewhere, "It held on the machine that is named; here it is not tested."))
-    rows = [
-        ([[nodes.raw("", badge(words, color), format="html")]], meaning)
-        for words, color, meaning in badges
-    ]
+    badges = [(badge(verdict), meaning) for verdict, meaning in MEANINGS.items()]
+    elsewhere = badge("holds", "on …")
+    badges.append((elsewhere, "It held on the machine that is named; here it is not tested."))
+    rows = [([[nodes.raw("", html, format="html")]], meaning) for html, meaning in badges]
     return [table("badges", ("Verdict", "What it means"), rows)]
 
 

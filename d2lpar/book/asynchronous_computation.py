@@ -302,18 +302,12 @@ def explore_pipeline() -> Explorable:
         computed=_computed("datum.k"),
     )
     last = _TURNS - 1
-    awaited = f"datum.k + L <= {last} || datum.k == {last}"  # Python waits for no others.
+    # Python waits for no others.
+    returns = operations.transform_filter(f"datum.k + L <= {last} || datum.k == {last}")
     gantt = alt.layer(
         _bars(operations, scale, "dispatch", "datum.dispatched", "t1", "host"),
         _bars(operations, scale, "compute", "datum.computed", "t2", "device"),
-        _bars(
-            operations.transform_filter(awaited),
-            scale,
-            "return",
-            "datum.computed + t3",
-            "t3",
-            "model",
-        ),
+        _bars(returns, scale, "return", "datum.computed + t3", "t3", "model"),
     )
     in_flight = (
         operations.transform_fold(["dispatched", "computed"], as_=["event", "time"])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from d2lpar._measure.quantity import Predicate, Quantity, exact, quantities_table
 from d2lpar._plain.format import format_value
-from d2lpar.book.notebook import VERDICT_COLORS, badge, show_in_notebook, with_code
+from d2lpar.book.notebook import badge, show_in_notebook, with_code, words_for
 from d2lpar.book.recorded import PAGE, Recorded, claims_recorded
 
 MIME_TYPE = "application/vnd.d2lpar.claim+json"
@@ -18,15 +18,6 @@ MIME_TYPE = "application/vnd.d2lpar.claim+json"
 
 STRICT = "D2LPAR_STRICT"
 """The environment variable that makes a failed claim an error, for builds and tests."""
-
-VERDICTS = {
-    "holds": "holds here",
-    "seen": "seen here",
-    "fails": "does not hold here",
-    "inconclusive": "inconclusive here",
-    "untestable": "cannot be tested here",
-}
-"""The words for each verdict, as a reader sees them."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +99,7 @@ class Claim:
                 if not self._elsewhere:
                     return needs
                 record, claim = self._elsewhere[0]
-                verdict = claim._in_words("there")
+                verdict = words_for(claim.verdict, "there")
                 return f"{needs}; the numbers are those of {record.machine} ({verdict})"
         return ""
 
@@ -116,9 +107,6 @@ class Claim:
     def anchor(self) -> str:
         """The id of the claim's HTML element."""
         return f"claim-{self.key}"
-
-    def _in_words(self, where: str) -> str:
-        return VERDICTS[self.verdict].replace("here", where)
 
     @property
     def _bound(self) -> str:
@@ -202,7 +190,7 @@ class Claim:
 
     def __str__(self):
         detail = f": {self.detail}" if self.detail else ""
-        lines = [f"Claim: {self.text}", f"  {VERDICTS[self.verdict]}{detail}"]
+        lines = [f"Claim: {self.text}", f"  {words_for(self.verdict)}{detail}"]
         return "\n".join(lines + [f"    {predicate}" for predicate in self.predicates])
 
     def _repr_mimebundle_(self, include=None, exclude=None):
@@ -228,7 +216,7 @@ class Claim:
         if not self.needs:
             for record, claim in self._elsewhere:
                 if record.has_gpu:
-                    result = f"{claim.text} ({claim._in_words('there')})"
+                    result = f"{claim.text} ({words_for(claim.verdict, 'there')})"
                     remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
         elif self._elsewhere:
             record, tested = self._elsewhere[0]
@@ -238,8 +226,7 @@ class Claim:
             remarks = [f"The table is of this machine. {link}" if self.predicates else link]
         elif _places_in(self.sentence):
             detail = ""  # The text, which stands for the sentence, names what is needed.
-        verdict = badge(tested._in_words(where), VERDICT_COLORS[tested.verdict])
-        headline = f"{with_code(self.text)} {verdict}"
+        headline = f"{with_code(self.text)} {badge(tested.verdict, where)}"
         if self._bound:
             style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
             headline += f' <span style="{style}">{with_code(self._bound)}</span>'

@@ -4,14 +4,19 @@ import html
 import re
 import sys
 
-VERDICT_COLORS = {
-    "holds": "#13795b",
-    "seen": "#3f6f9f",
-    "fails": "#b8324a",
-    "inconclusive": "#8a6200",
-    "untestable": "#62676f",
+VERDICTS = {
+    "holds": ("holds here", "#13795b"),
+    "seen": ("seen here", "#3f6f9f"),
+    "fails": ("does not hold here", "#b8324a"),
+    "inconclusive": ("inconclusive here", "#8a6200"),
+    "untestable": ("cannot be tested here", "#62676f"),
 }
-"""The background color of each verdict, with enough contrast for white text."""
+"""The words for each verdict, as a reader sees them, and a color with contrast to white text."""
+
+
+def words_for(verdict: str, where: str = "here") -> str:
+    """Return the words for a verdict: `words_for("holds", "on an H200")`."""
+    return VERDICTS[verdict][0].replace("here", where)
 
 
 _WITHIN = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)(?!\w))|(?<=[<>]) (?=-?\d)")
@@ -30,13 +35,14 @@ def with_code(text: str) -> str:
     )
 
 
-def badge(words: str, color: str) -> str:
+def badge(verdict: str, where: str = "here") -> str:
     """Return the HTML of a verdict in a colored box."""
     # The style is inline because Colab drops all styles but the output's own.
     return (
-        f'<span class="d2lpar-verdict" style="background:{color};border-radius:0.25em;'
+        f'<span class="d2lpar-verdict" style="background:{VERDICTS[verdict][1]};'
+        "border-radius:0.25em;"
         "color:white;font-size:0.75em;padding:0.1em 0.4em;white-space:nowrap;"
-        f'vertical-align:0.1em">{html.escape(words)}</span>'
+        f'vertical-align:0.1em">{html.escape(words_for(verdict, where))}</span>'
     )
 
 

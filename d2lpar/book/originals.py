@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import gt, lt
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -59,33 +60,27 @@ def _is_sound_and_overlaps(rows: Rows) -> Predicate:
     return score.between(0.5, 1 + SLACK)
 
 
+def _ratio(one: str, other: str, compare: Callable, *bounds: float) -> Callable[[Rows], Predicate]:
+    return lambda rows: compare((rows[one] / rows[other]).rename(f"{one} over {other}"), *bounds)
+
+
 EXPERIMENTS = {
     "A1": Experiment(
         "Ten products of random 1000 x 1000 matrices, in NumPy and in the framework (A1, A2)",
         {
-            "without a barrier, ten times as fast or more": lambda rows: (
-                (rows["NumPy"] / rows["handed out"]).rename("NumPy over handed out") > 10
-            ),
-            "with a barrier, less than ten times as fast": lambda rows: (
-                (rows["NumPy"] / rows["ready"]).rename("NumPy over ready") < 10
-            ),
+            "without a barrier, ten times as fast or more": _ratio("NumPy", "handed out", gt, 10),
+            "with a barrier, less than ten times as fast": _ratio("NumPy", "ready", lt, 10),
         },
         {"English edition 0.15.1, MXNet": {"NumPy": 0.8840, "handed out": 0.0044, "ready": 0.7144}},
     ),
     "A4": Experiment(
         "One product, then a wait for everything, for one array, or a conversion (A4, A5)",
         {
-            "everything takes about as long as one": lambda rows: (
-                (rows["everything"] / rows["one array"])
-                .rename("everything over one")
-                .between(0.5, 2)
+            "everything takes about as long as one": _ratio(
+                "everything", "one array", Quantity.between, 0.5, 2
             ),
-            "a conversion to NumPy waits": lambda rows: (
-                (rows["to NumPy"] / rows["one array"]).rename("NumPy over a barrier") > 0.5
-            ),
-            "a conversion to a number waits": lambda rows: (
-                (rows["to a number"] / rows["one array"]).rename("number over a barrier") > 0.5
-            ),
+            "a conversion to NumPy waits": _ratio("to NumPy", "one array", gt, 0.5),
+            "a conversion to a number waits": _ratio("to a number", "one array", gt, 0.5),
         },
         {
             "English edition 0.15.1, MXNet": {
@@ -99,8 +94,8 @@ EXPERIMENTS = {
     "A6": Experiment(
         "A thousand increments of two elements, with a barrier in each turn or at the end (A6)",
         {
-            "without barriers a tenth faster or more": lambda rows: (
-                (rows["barrier in each turn"] / rows["barrier at the end"]).rename("gain") > 1.1
+            "without barriers a tenth faster or more": _ratio(
+                "barrier in each turn", "barrier at the end", gt, 1.1
             ),
         },
         {
@@ -113,15 +108,12 @@ EXPERIMENTS = {
     "A10": Experiment(
         "An epoch of 150 minibatches, with a barrier after each or none (A10, A11)",
         {
-            "handed out ten times faster": lambda rows: (
-                (rows["handed out, barrier"] / rows["handed out, none"]).rename(
-                    "handed out, barrier over none"
-                )
-                > 10
+            "handed out ten times faster": _ratio(
+                "handed out, barrier", "handed out, none", gt, 10
             ),
-            "the epoch takes as long": lambda rows: (
-                (rows["epoch, barrier"] / rows["epoch, none"]).rename("epoch, barrier over none")
-            ).between(0.8, 1.25),
+            "the epoch takes as long": _ratio(
+                "epoch, barrier", "epoch, none", Quantity.between, 0.8, 1.25
+            ),
             "more memory without barriers": lambda rows: (
                 rows["memory, none"] > rows["memory, barrier"]
             ),

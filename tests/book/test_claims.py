@@ -7,7 +7,7 @@ from tables import cells_of
 from d2lpar import Quantity, exact, once
 from d2lpar.book import claims
 from d2lpar.book.claims import MIME_TYPE, Claim, claim
-from d2lpar.book.notebook import VERDICT_COLORS
+from d2lpar.book.notebook import VERDICTS
 from d2lpar.book.recorded import PAGE
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
@@ -191,7 +191,7 @@ def test_a_claim_that_cannot_be_tested_here_shows_the_record_of_another_machine(
     assert words_of(made) == f"x < 5 gains 7.25. {badge} {link}"
     assert html.startswith('<p class="d2lpar-claim" data-verdict="untestable"')
     assert ' id="claim-k">' in html
-    assert VERDICT_COLORS[there(verdict).verdict] in html
+    assert VERDICTS[there(verdict).verdict][1] in html
     assert f'<a href="{PAGE}">' in html
     assert str(made).splitlines() == [
         "Claim: `x < 5` gains 7.25.",

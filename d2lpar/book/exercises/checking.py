@@ -28,7 +28,7 @@ import numpy as np
 from d2lpar._jax.devices import cpu, device_name
 from d2lpar._plain.errors import CompilationError, D2lparError, DeviceError
 from d2lpar._plain.format import plural
-from d2lpar.book.notebook import VERDICT_COLORS, with_code
+from d2lpar.book.notebook import VERDICTS, with_code
 from d2lpar.book.workloads import chain
 
 # --- What a check says ------------------------------------------------------------------------
@@ -37,9 +37,9 @@ MIME_TYPE = "application/vnd.d2lpar.exercise+json"
 """MIME type of a report in a notebook, for the tests."""
 
 _VERDICTS = {
-    "accepted": ("accepted", VERDICT_COLORS["holds"]),
-    "not yet": ("not yet", VERDICT_COLORS["inconclusive"]),
-    "untestable": ("cannot be checked here", VERDICT_COLORS["untestable"]),
+    "accepted": ("accepted", VERDICTS["holds"][1]),
+    "not yet": ("not yet", VERDICTS["inconclusive"][1]),
+    "untestable": ("cannot be checked here", VERDICTS["untestable"][1]),
 }
 
 
