@@ -32,15 +32,11 @@ class Statement(NamedTuple):
 
 
 def statements_of(path: Path) -> list[Statement]:
-    """Return the statements of a Python file, or of the code cells of a notebook.
-
-    Raises:
-        D2lparError: If the file is neither, or cannot be read.
-    """
+    """Return the statements of a Python file or a notebook; for others, raise a D2lparError."""
     if path.suffix not in (".py", ".ipynb"):
         raise D2lparError(f"{path} must end in .py or .ipynb.")
     try:
-        text = path.read_text(encoding="utf-8-sig", errors="replace").replace("\0", "")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
         cells = {str(path): text}
         if path.suffix == ".ipynb":
             code = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
@@ -61,7 +57,7 @@ def _statements(text: str, file: str) -> Iterator[Statement]:
             try:
                 yield from _parsed(above + text[cuts[0] : cuts[end]], file)
                 break
-            except (SyntaxError, RecursionError) as error:
+            except (SyntaxError, ValueError, RecursionError) as error:
                 fault = error
         else:
             yield Statement({_BOUND.match(text, cuts[0])[1]}, set(), fault)
@@ -73,16 +69,15 @@ def _parsed(text: str, file: str) -> list[Statement]:
         nodes = ast.parse(text, file).body
     except SyntaxError:
         nodes = ast.parse(_MAGIC.sub(r"\1pass", text), file).body
-    found = []
+    statements = []
     for node in nodes:
         table = symtable.symtable(source := ast.unparse(node), file, "exec")
         binds = {s.get_name() for s in table.get_symbols() if s.is_assigned() or s.is_imported()}
         binds |= {"*"} if "import *" in source else set()
-        # Without evaluating annotations, as if each file began with the import from __future__.
-        flags = __future__.annotations.compiler_flag
-        code = compile(ast.Module([node], []), file, "exec", flags, dont_inherit=True)
-        found.append(Statement(binds, set(_globals_of(table)), code))
-    return found
+        postponed = __future__.annotations.compiler_flag  # A file may ask for it in its first line.
+        code = compile(ast.Module([node], []), file, "exec", postponed, dont_inherit=True)
+        statements.append(Statement(binds, set(_globals_of(table)), code))
+    return statements
 
 
 def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
@@ -92,10 +87,10 @@ def _globals_of(table: symtable.SymbolTable) -> Iterator[str]:
 
 
 def needed_for(names: Iterable[str], statements: Sequence[Statement]) -> list[Statement]:
-    """Return the statements that these names need; faults only of names without other ones."""
+    """Return the statements that these names need; a fault only if all else lacks its name."""
     wanted, before = {*names, "*"}, None
     while wanted != before:
         needed = [each for each in statements if each.binds & wanted]
         before, wanted = wanted, wanted.union(*(each.needs for each in needed))
-    sound = set().union(*(each.binds for each in needed if isinstance(each.code, CodeType)))
-    return [e for e in needed if isinstance(e.code, CodeType) or not e.binds & sound]
+    sound = [each for each in needed if isinstance(each.code, CodeType)]
+    return [e for e in needed if e in sound or not any(e.binds & each.binds for each in sound)]
