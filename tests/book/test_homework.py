@@ -56,7 +56,6 @@ def test_of_a_notebook_the_lines_for_jupyter_are_left_out(tmp_path):
         ("none.py", None, "No such file"),
         ("homework.txt", "", "must end in .py or .ipynb"),
         ("homework.ipynb", "# no JSON", "cannot be read: Expecting value"),
-        ("homework.ipynb", "[]", "cannot be read: list indices"),
         ("homework.ipynb", "{}", "cannot be read: 'cells'"),
     ],
 )
