@@ -28,7 +28,7 @@ def my_gaps(timeline, row):
     print(os.write(1, bytes(10**6)) * " ")
     return 10**6 * "0"
 def my_pipeline(first, second, batches, devices): return not_there.run(batches)
-def my_loop(solve, mesh): return bytearray(10**12)
+def my_loop(solve, mesh): return bytearray(3 * 10**9)
 def my_seconds(step, x, clock): return step(x
 def my_ratio(a, b, clock, cores_free): exit("I give up\ud800")
 my_verdict = my_decision = input("yes or no?")
@@ -40,9 +40,9 @@ SEEN = {
     "Y3": "function returned None",
     "Y4": "returned '0000",
     "Y5": "file raised ModuleNotFoundError: No module named 'not_there', at `import not_there`",
-    "Y6": "function raised MemoryError, at `return bytearray",
+    "Y6": "function raised MemoryError, at `def my_loop",
     "W1": r"file raised SyntaxError: .* was never closed .*code cell \d+, line 18",
-    "W2": "function raised SystemExit: I give up.*, at `exit",
+    "W2": "function raised SystemExit: I give up.*, at `def my_ratio",
     "W3": "file raised EOFError.*, at `my_verdict = ",
     "V1": "Process . has died: SIGKILL",
 }
@@ -60,7 +60,8 @@ def test_ten_right_and_ten_wrong_answers_are_judged_as_in_a_notebook(tmp_path, l
     cells = [cell for page in pages for cell in json.loads(page.read_text())["cells"]]
     file = tmp_path / "homework.ipynb"
     file.write_text(json.dumps({"cells": [*cells, {"cell_type": "code", "source": WRONG}]}))
-    status, printed, _ = check(file, "--json", "found.json", "--gradescope", "results.json")
+    files = "--json", "found.json", "--gradescope", "results.json"
+    status, printed, _ = check(file, *files, "--memory", "2")
     found = json.loads((tmp_path / "found.json").read_text())
     reports = {report["exercise"]: report for report in found["exercises"]}
     right = {name for name in CHECKS if name[0] in "XZ"}
