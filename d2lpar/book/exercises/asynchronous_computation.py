@@ -44,7 +44,7 @@ from d2lpar.book.workloads import chain, host_batch
 # --- X1. When is the shorter formula right? ---------------------------------------------------
 
 
-@exercise("X1")
+@exercise("X1", "my_total", "my_condition")
 def check_x1(total: Callable, enough: Callable) -> Report:
     """Check a formula for the time of a loop without barriers, and when t1 + N t2 + t3 is exact.
 
@@ -119,7 +119,7 @@ _LONG_STEP = 3  # No pause of a fixed length fits both this step and the others.
 _LONG_LINKS = 10 * LINKS
 
 
-@exercise("X2")
+@exercise("X2", "my_epoch")
 def check_x2(epoch: Callable) -> Report:
     """Check an epoch that overlaps one step with the next, and no more."""
     require_asynchrony()
@@ -162,7 +162,7 @@ def check_x2(epoch: Callable) -> Report:
 # --- X3. One loop, two devices ----------------------------------------------------------------
 
 
-@exercise("X3")
+@exercise("X3", "my_loop_time")
 def check_x3(total: Callable) -> Report:
     """Check the time of two devices that one loop feeds, for three ways of waiting.
 
@@ -208,7 +208,7 @@ def _two_devices_time(first: Sequence[float], second: Sequence[float], barrier: 
 # --- X4. Waiting for one or for all -----------------------------------------------------------
 
 
-@exercise("X4")
+@exercise("X4", "my_second", "my_everything")
 def check_x4(second: Callable, everything: Callable) -> Report:
     """Check two ways of waiting: for the second result, and for everything."""
     require_asynchrony()
@@ -353,7 +353,7 @@ _PROGRAMS = {
 }
 
 
-@exercise("X5")
+@exercise("X5", "my_runs_inline")
 def check_x5(runs_inline: Callable) -> Report:
     """Check whether an answer can tell which programs run inside the call on a CPU."""
     require_asynchrony()
@@ -396,7 +396,7 @@ _GIVEN = {
 }
 
 
-@exercise("X6")
+@exercise("X6", "my_losses")
 def check_x6(training: Callable) -> Report:
     """Check a loop whose loader refills one buffer: its losses are right, and it does not wait."""
     require_asynchrony()
@@ -498,7 +498,7 @@ saved = jax.device_get(y)
 """
 
 
-@exercise("X7")
+@exercise("X7", "my_program")
 def check_x7(program: str) -> Report:
     """Check whether a program marks the lines that wait: each line runs on unfinished arrays."""
     require_asynchrony()

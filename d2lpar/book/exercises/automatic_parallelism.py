@@ -38,7 +38,7 @@ from d2lpar.book.exercises.checking import (
 # --- Y1. One device, many calls ---------------------------------------------------------------
 
 
-@exercise("Y1")
+@exercise("Y1", "my_products")
 def check_y1(products: Callable) -> Report:
     """Check whether independent calls on one device ran at the same time."""
     require_asynchrony()
@@ -98,7 +98,7 @@ def check_y1(products: Callable) -> Report:
 # --- Y2. Many small operators -----------------------------------------------------------------
 
 
-@exercise("Y2")
+@exercise("Y2", "my_many")
 def check_y2(many: Callable) -> Report:
     """Check whether many small operators became faster than one call for each."""
     draws = np.random.default_rng(0).standard_normal((100, 16, 16), dtype=np.float32)
@@ -147,7 +147,7 @@ def _operator(x: jax.Array) -> jax.Array:
 # --- Y3. Computing on both, and copying -------------------------------------------------------
 
 
-@exercise("Y3")
+@exercise("Y3", "my_exchange")
 def check_y3(exchange: Callable) -> Report:
     """Check whether two devices compute while they send each other what they have computed."""
     devices = two_devices("cpu+cpu")
@@ -238,7 +238,7 @@ def check_y3(exchange: Callable) -> Report:
 # --- Y4. Reading a profile --------------------------------------------------------------------
 
 
-@exercise("Y4")
+@exercise("Y4", "my_gaps")
 def check_y4(gaps: Callable) -> Report:
     """Check an answer that reads a timeline: how much of it is idle, and the longest gap.
 
@@ -340,7 +340,7 @@ def _idle_spans(timeline: Timeline, row: str) -> list[tuple[float, float]]:
 # --- Y5. More than a list ---------------------------------------------------------------------
 
 
-@exercise("Y5")
+@exercise("Y5", "my_pipeline")
 def check_y5(pipeline: Callable) -> Report:
     """Check a pipeline of two stages over two devices."""
     devices = two_devices("cpu+cpu")
@@ -421,7 +421,7 @@ _ROWS = 64  # On each device; work() needs a square.
 _TURNS = 40  # About so many turns do those rows need that need more than one.
 
 
-@exercise("Y6")
+@exercise("Y6", "my_loop")
 def check_y6(loop: Callable) -> Report:
     """Check whether two devices run a loop each, and each only as long as its own rows need."""
     devices = two_devices("cpu+cpu")

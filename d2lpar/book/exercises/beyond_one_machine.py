@@ -32,7 +32,7 @@ _NUMBERS = [np.array(numbers) * 10**9 for numbers in ([1, 2, 3, 6], [13])]
 _TIMEOUT = 20.0
 
 
-@exercise("V1")
+@exercise("V1", "my_mean")
 def check_v1(mean: Callable) -> Report:
     """Check a mean over the numbers of two processes, in two processes."""
     require_callable(mean, (np.zeros(3),), "my_mean(numbers)")
@@ -71,7 +71,7 @@ _MOST = 100
 _SHAPES = ((3, 4), (50,), (), (16, 16), (5, 2, 7), (1,))
 
 
-@exercise("V2")
+@exercise("V2", "my_sums")
 def check_v2(sums: Callable) -> Report:
     """Check sums of many arrays that are sent in few messages."""
     rng = np.random.default_rng(5)
@@ -143,7 +143,7 @@ class _Unreadable:
         raise _PowerCut
 
 
-@exercise("V3")
+@exercise("V3", "my_save")
 def check_v3(save: Callable) -> Report:
     """Check that a checkpoint is whole at any moment, even if its writer dies.
 
@@ -228,7 +228,7 @@ def _require_whole(path: Path, right: dict[str, np.ndarray], saw: str, look: str
 _EXAMPLES, _ROWS, _EPOCH = 103, 12, 8  # An epoch has eight steps of twelve rows.
 
 
-@exercise("V4")
+@exercise("V4", "my_rows")
 def check_v4(rows: Callable) -> Report:
     """Check which examples each process reads at each step, by one, two and three processes."""
     calls = [(s, p, n) for n in (1, 1, 2, 3) for s in range(2 * _EPOCH) for p in range(n)]
@@ -325,10 +325,10 @@ def _run_in_threads(epoch: Callable, counts: tuple, fails: int | None) -> list[S
     return ran
 
 
-@exercise("V5")
+@exercise("V5", "my_steps")
 def check_v5(epoch: Callable) -> Report:
     """Check that processes with unequal readers end a loop at the same step."""
-    usage = "my_epoch(step, least, batches)"
+    usage = "my_steps(step, least, batches)"
     require_callable(epoch, (min, min, iter(())), usage)
     call_answer(lambda *case: _require_common_end(epoch, *case), _RUNS, usage)
     return (

@@ -39,6 +39,7 @@ MIME_TYPE = "application/vnd.d2lpar.exercise+json"
 _VERDICTS = {
     "accepted": ("accepted", VERDICTS["holds"][1]),
     "not yet": ("not yet", VERDICTS["inconclusive"][1]),
+    "not there": ("not there", VERDICTS["untestable"][1]),
     "untestable": ("cannot be checked here", VERDICTS["untestable"][1]),
 }
 
@@ -49,7 +50,8 @@ class Report:
 
     Attributes:
         exercise: Such as `"X2"`.
-        verdict: `"accepted"`, `"not yet"`, or `"untestable"` where this machine cannot tell.
+        verdict: `"accepted"`, `"not yet"`, `"untestable"` where this machine cannot tell, or
+            `"not there"` if a file lacks the answer.
         saw: A sentence on how the answer behaved.
         look: Where to look for the fault; empty if the answer is accepted.
     """
@@ -90,10 +92,11 @@ class Rejection(Exception):
         self.look = look
 
 
-def exercise(name: str):
+def exercise(name: str, *takes: str):
     """Make a report of the sentence that a check returns, or of the exception that it raises.
 
-    A `D2lparError` means that this machine, or a recording under way, hides the behavior.
+    A `D2lparError` means that this machine, or a recording under way, hides the behavior. The
+    report's function has the names of the answers that the check `takes`, such as `"my_epoch"`.
     """
 
     def decorate(check: Callable[..., str]) -> Callable[..., Report]:
@@ -106,6 +109,7 @@ def exercise(name: str):
             except D2lparError as reason:
                 return Report(name, "untestable", str(reason))
 
+        checked.takes = takes
         return checked
 
     return decorate
@@ -171,7 +175,7 @@ def call_answer(
             "Is there a loop that never ends, or a wait for something that was never dispatched?",
         )
     if raised:
-        raise _rejection_of(raised[0]) from None
+        raise rejection_of(raised[0]) from None
     if any(result is None for result in results):
         raise Rejection(
             "Your function returned None.", f"Does every path through {usage} end in a `return`?"
@@ -247,7 +251,7 @@ def require_array(array: Any, expected: jax.Array, name: str) -> None:
     try:
         difference = np.abs(np.asarray(array) - np.asarray(expected)).max()
     except Exception as error:  # JAX raises an error of the computation only now.
-        raise _rejection_of(error) from None
+        raise rejection_of(error) from None
     if not difference <= 1e-3:  # NaN as well.
         raise Rejection(
             f"{name} is wrong: it differs from the right one by up to {difference:.2g}.",
@@ -310,7 +314,8 @@ class _Printed(io.StringIO):
             print(kept.removesuffix("\n"))
 
 
-def _rejection_of(error: BaseException) -> Exception:
+def rejection_of(error: BaseException, of: str = "function") -> Exception:
+    """Return the rejection of an answer that raises this error, or whose file does."""
     # Functions of the check raise a Rejection. record_trace raises a D2lparError inside another
     # recording; the answer is not to blame.
     if isinstance(error, Rejection) or type(error) is D2lparError:
@@ -333,7 +338,7 @@ def _rejection_of(error: BaseException) -> Exception:
         look = "The check needs no devices other than those of the arrays that it passes."
     elif isinstance(error, jax.errors.JAXTypeError):
         look = "Something under jit or vmap needs a value, and while JAX traces there is none."
-    return Rejection(f"Your function raised {summary}{where}", look)
+    return Rejection(f"Your {of} raised {summary}{where}", look)
 
 
 # --- The log of an answer's calls -------------------------------------------------------------

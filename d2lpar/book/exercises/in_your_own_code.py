@@ -43,7 +43,7 @@ from d2lpar.book.exercises.checking import (
 _MOST_LATER = 3
 
 
-@exercise("Z1")
+@exercise("Z1", "my_training")
 def check_z1(training: Callable) -> Report:
     """Check a training loop that logs each loss without keeping the device waiting."""
     require_asynchrony()
@@ -127,7 +127,7 @@ _GRACE = 0.05  # Seconds that the check waits for a read that should not happen.
 _PAUSED_AT = 3  # The batch at which the check waits longer than the readers may have slept.
 
 
-@exercise("Z2")
+@exercise("Z2", "my_prefetch")
 def check_z2(prefetch: Callable) -> Report:
     """Check a generator that reads ahead with several threads."""
     usage = "my_prefetch(read, count, readers)"
@@ -282,7 +282,7 @@ _ROWS = 64
 _EXAMPLES = 7 * _ROWS + 5
 
 
-@exercise("Z3")
+@exercise("Z3", "my_evaluation")
 def check_z3(evaluation: Callable) -> Report:
     """Check an evaluation that compiles once and waits once."""
     require_asynchrony()

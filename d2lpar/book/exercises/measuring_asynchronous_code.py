@@ -33,7 +33,7 @@ _IN_FLIGHT = 32  # JAX blocks Python when this many calls are in flight.
 _NEAR = 0.1
 
 
-@exercise("W1")
+@exercise("W1", "my_seconds")
 def check_w1(benchmark: Callable) -> Report:
     """Check a benchmark of a jitted function on a device that is simulated."""
     x = jax.device_put(np.ones((8, 8), np.float32), cpu())
@@ -201,7 +201,7 @@ _CLOSE = 0.05
 _MOST_EVENTS = 20_000
 
 
-@exercise("W2")
+@exercise("W2", "my_ratio")
 def check_w2(comparison: Callable) -> Report:
     """Check a comparison on a machine that drifts, stumbles and has a neighbour."""
     machines = [_Drifting(), _Stumbling(), _Shared()]
@@ -389,7 +389,7 @@ _COMPARISONS = 1000
 _PROMISED = 60  # Of a thousand: one in twenty, and a margin for chance.
 
 
-@exercise("W3")
+@exercise("W3", "my_verdict", "my_decision")
 def check_w3(verdict: Callable, decision: Callable) -> Report:
     """Check a verdict over samples, and a decision that takes samples in several looks."""
     _require_verdicts(verdict)
