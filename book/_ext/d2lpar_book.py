@@ -198,7 +198,9 @@ class LinkToGlossary(SphinxPostTransform):
 
     def link_first(self, term, uri):
         """Replace the first use of a term, or of its plural, by a link."""
-        pattern = re.compile(rf"\b{re.escape(term)}(s|es)?\b".replace(r"\ ", r"\s+"), re.IGNORECASE)
+        words = re.escape(term).replace(r"\ ", r"\s+")
+        # Windows, the system, is no window.
+        pattern = re.compile(rf"\b(?!(?-i:Windows)\b){words}(s|es)?\b", re.IGNORECASE)
         for text in self.document.findall(nodes.Text):
             if (match := pattern.search(text)) and not is_in(text, NOT_IN):
                 before, after = text[: match.start()], text[match.end() :]

@@ -266,6 +266,7 @@ def test_a_word_of_the_glossary_is_linked_once_on_a_page_and_all_somewhere(html)
         text = (html / f"{page}.html").read_text(encoding="utf-8")
         links = re.findall(r'class="d2lpar-term[^>]*#(term-[^"]+)"', text)
         assert len(links) == len(set(links))
+        assert not re.search('class="d2lpar-term[^>]*>Windows', text)  # The system.
         linked |= set(links)
     # A term with brackets has an everyday meaning too, and is not linked.
     assert linked == {anchor for anchor, term in terms.items() if "(" not in term}
