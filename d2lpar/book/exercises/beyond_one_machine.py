@@ -159,13 +159,14 @@ def check_v3(save: Callable) -> Report:
             call_answer(lambda *args: (save(*args), True), [(path, dict(weights))], usage)
 
         def guarded(function, what):
-            def guard(source, *args, **kwargs):
+            def guard(*args, **kwargs):
+                source = args[0] if args else kwargs.get("src") or kwargs["path"]
                 if Path(source) == path:
                     raise Rejection(
                         f"Your function {what}, so for a while there was none.",
                         "How can a complete file take the place of another in a single step?",
                     )
-                return function(source, *args, **kwargs)
+                return function(*args, **kwargs)
 
             return guard
 
