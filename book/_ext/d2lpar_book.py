@@ -225,6 +225,7 @@ def leave_out_links_to_missing_solutions(app, page, source):
     """In a book without solutions, leave out the lines that only lead there, and other links."""
     if not any(name.startswith("book/solutions/") for name in app.env.found_docs):
         text = re.sub(r"^\[Solution of \w+\]\(.*\)\n", "", source[0], flags=re.MULTILINE)
+        text, *_ = text.split("\n## [Solutions: ")  # The end of the facts quotes them.
         source[0] = re.sub(r"\[([^\[\]]*)\]\(solutions/[^)]*\)", r"\1", text)
 
 

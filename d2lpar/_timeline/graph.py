@@ -268,16 +268,16 @@ def layout_of(graph: nx.DiGraph) -> Layout:
 
 
 def _sort(layers: list[list], steps: nx.DiGraph) -> None:
-    """Sort each layer by the mean position of its neighbours, so that few edges cross.
+    """Sort each layer by the mean position of its neighbors, so that few edges cross.
 
-    Eight sweeps, down and up in turn, each by the neighbours in the layer before.
+    Eight sweeps, down and up in turn, each by the neighbors in the layer before.
     """
     x = {node: (index + 0.5) / len(layer) for layer in layers for index, node in enumerate(layer)}
     for sweep in range(8):
         down = sweep % 2 == 0
-        neighbours = steps.predecessors if down else steps.successors
+        neighbors = steps.predecessors if down else steps.successors
         for layer in layers if down else reversed(layers):
-            mean = {n: np.mean([x[other] for other in neighbours(n)] or x[n]) for n in layer}
+            mean = {n: np.mean([x[other] for other in neighbors(n)] or x[n]) for n in layer}
             layer.sort(key=mean.get)
             x |= {node: (index + 0.5) / len(layer) for index, node in enumerate(layer)}
 
@@ -287,11 +287,11 @@ def _columns(layers: list[list], steps: nx.DiGraph, room: dict, width: float) ->
 
     A linear program, as in E. R. Gansner et al., 1993, A Technique for Drawing Directed Graphs. Let
     x be the positions, and S the matrix with a row for each step, so that S x is how far each step
-    leads aside. Node i of S'S x is then the sum of its distances from its neighbours, 0 in their
+    leads aside. Node i of S'S x is then the sum of its distances from its neighbors, 0 in their
     middle, which decides where upright edges leave a choice:
 
         minimize    w |S x| + 0.01 |S'S x|, where w is 8 in a chain and 1 elsewhere
-        subject to  x[right] - x[left] >= (room[right] + room[left]) / 2, of neighbours in a layer
+        subject to  x[right] - x[left] >= (room[right] + room[left]) / 2, of neighbors in a layer
                     room / 2 <= x <= width - room / 2
 
     A linear program has no |y|, but a bound t with -t <= y <= t, which is minimized instead.

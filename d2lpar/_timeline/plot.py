@@ -41,7 +41,7 @@ COLORS = {
 }
 """The colors of the book. Each means the same in every figure, and is safe for the color-blind.
 
-Python is blue, devices are warm, ways of waiting are cool or grey. From M. Okabe and K. Ito, Color
+Python is blue, devices are warm, ways of waiting are cool or gray. From M. Okabe and K. Ito, Color
 Universal Design (2008); olive, teal, wine and sand from P. Tol, Color Schemes (2021).
 """
 

@@ -41,7 +41,11 @@ def main() -> None:
     """Run the command that is in `sys.argv`; exit with 0 if all answers are accepted."""
     parser = argparse.ArgumentParser(prog="python -m d2lpar.book")
     command = parser.add_subparsers(metavar="check", required=True).add_parser(
-        "check", description="Judge the answers in a file. The exit status is 0 if all are right."
+        "check",
+        usage="%(prog)s FILE [--only X1 X2 ...] [--timeout TIME] [--memory GB] [--json FILE] "
+        "[--gradescope FILE]",
+        description="Judge the answers in a file. The exit status is 0 if all are right.",
+        epilog="Answers: " + "; ".join(f"{n}: {', '.join(c.takes)}" for n, c in CHECKS.items()),
     )
     command.add_argument("file", type=Path, help="such as homework.py or homework.ipynb")
     command.add_argument("--only", nargs="+", choices=CHECKS, metavar="X2", help="these exercises")

@@ -60,7 +60,7 @@ def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("book/*.md")), ids=lambda path: path.stem)
-def test_without_solutions_no_page_links_to_one_and_only_those_lines_go(path):
+def test_without_solutions_no_page_links_to_one_or_quotes_it_and_only_that_goes(path):
     def read(*pages):
         source = [text]
         app = SimpleNamespace(env=SimpleNamespace(found_docs={"book/index", *pages}))
@@ -71,5 +71,7 @@ def test_without_solutions_no_page_links_to_one_and_only_those_lines_go(path):
     assert read("book/solutions/asynchronous-computation") == text
     assert "](solutions/" not in read()
     assert "[Solution of" not in read()
-    exercises = len(re.findall(r"^\[Solution of", text, re.MULTILINE))
-    assert text.count("\n") - read().count("\n") == exercises
+    rest, *quotes = text.split("\n## [Solutions: ")  # At the end of the facts.
+    assert len(quotes) == (4 if path.stem == "facts" else 0)
+    exercises = len(re.findall(r"^\[Solution of", rest, re.MULTILINE))
+    assert rest.count("\n") - read().count("\n") == exercises

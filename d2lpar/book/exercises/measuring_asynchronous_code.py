@@ -203,14 +203,14 @@ _MOST_EVENTS = 20_000
 
 @exercise("W2", "my_ratio")
 def check_w2(comparison: Callable) -> Report:
-    """Check a comparison on a machine that drifts, stumbles and has a neighbour."""
+    """Check a comparison on a machine that drifts, stumbles and has a neighbor."""
     machines = [_Drifting(), _Stumbling(), _Shared()]
     usage = "my_ratio(a, b, clock, cores_free)"
     ratios = []
     for machine in machines:
         (ratio,) = call_answer(comparison, [machine.arguments], usage)
         ratios.append(_require_ratio(machine, ratio))
-    for machine in machines[:2]:  # Beside a neighbour, not all rounds count.
+    for machine in machines[:2]:  # Beside a neighbor, not all rounds count.
         firsts = machine.order[::2]
         first = max("ab", key=firsts.count)
         if 2 * firsts.count(first) > len(firsts) + 2:  # A warm-up may add a round.
@@ -222,7 +222,7 @@ def check_w2(comparison: Callable) -> Report:
             )
     return (
         f"{ratios[0]:.2f} for a function and itself on a machine that gets slower, "
-        f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} beside a neighbour, in "
+        f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} beside a neighbor, in "
         f"{min(machine.rounds for machine in machines)} rounds or more. a and b were timed in "
         "turn, and each came first about as often as the other."
     )
@@ -327,10 +327,10 @@ class _Stumbling(_Machine):
 
 
 class _Shared(_Machine):
-    # b needs two cores, and takes twice as long while the neighbour is there, which is most of the
+    # b needs two cores, and takes twice as long while the neighbor is there, which is most of the
     # time. An answer that never calls cores_free() finds b slower, in any number of rounds.
     truth = 0.6
-    fault = "a machine where a neighbour takes a core most of the time, and b needs two"
+    fault = "a machine where a neighbor takes a core most of the time, and b needs two"
 
     def slowness(self, name):
         return 2 if name == "b" and not self.is_free() else 1
@@ -342,7 +342,7 @@ class _Shared(_Machine):
     def look(self):
         if not self.polls:
             return (
-                "You never called cores_free(), and the times alone do not show it: the neighbour "
+                "You never called cores_free(), and the times alone do not show it: the neighbor "
                 "is there in most rounds."
             )
         return "Ask in each round, and leave out the rounds in which the cores were not free."
