@@ -17,12 +17,13 @@ BUILT = Path("tests/built").resolve(strict=True)
 @nox.session(python=["3.11", "3.12", "3.13"])
 @nox.parametrize("jax", ["jax==0.7.2", "jax"], ids=["colab", "newest"])
 def matrix(session: nox.Session, jax: str) -> None:
-    """Run the tests of the package, and each notebook from its first cell to its last."""
+    """Run the tests of the package and each notebook, and keep the verdicts of this JAX."""
     session.install("--upgrade", "--group", "test", "--editable", ".[book]", jax)
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     package = f"--ignore={BUILT}"
     parallel = "--dist", "loadgroup", "--numprocesses", "2"
     session.run("pytest", "-m", "not timed and not weekly", *parallel, package)
-    session.run("pytest", "-m", "timed or weekly", package)
-    for notebook in sorted(Path("book").rglob("*.ipynb")):
-        session.run("python", "evidence/run_notebook.py", str(notebook))
+    facts = f"{session.create_tmp()}/facts.xml"
+    session.run("pytest", "-m", "timed or weekly", package, f"--junitxml={facts}")
+    notebooks = sorted(map(str, Path("book").rglob("*.ipynb")))
+    session.run("python", "evidence/versions.py", facts, *notebooks)

@@ -1,15 +1,7 @@
-"""Execute notebooks and print their claims and reports of exercises, one JSON object a line.
-
-Usage: python evidence/run_notebook.py NOTEBOOK...
-
-A failing cell ends the command with an error, and so does a claim that does not hold, or a solution
-that is not accepted.
-"""
+"""Execute notebooks, as they are or without what causes a claim, and read the keys of claims."""
 
 import ast
-import json
 import os
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,9 +10,6 @@ import jupytext
 import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
-
-from d2lpar.book import claims, exercises
-from d2lpar.book.results import outputs_of
 
 ROOT = Path(__file__).parent.parent
 
@@ -179,19 +168,3 @@ def claims_of(path: Path) -> dict[str, str]:
                         raise ValueError(f"{path}: two claims have the key {key!r}.")
                     sentences[key] = sentence
     return sentences
-
-
-def main() -> None:
-    """Run the notebooks on the command line."""
-    for path in map(Path, sys.argv[1:]):
-        notebook = run_notebook(path, strict=True)
-        reports = outputs_of(notebook, exercises.MIME_TYPE)
-        for output in (*outputs_of(notebook, claims.MIME_TYPE), *reports):
-            print(json.dumps(output))
-        refused = [report["exercise"] for report in reports if report["verdict"] == "not yet"]
-        if refused and path.parent.name == "solutions":
-            sys.exit(f"{path}: not every solution is accepted: {', '.join(refused)}")
-
-
-if __name__ == "__main__":
-    main()

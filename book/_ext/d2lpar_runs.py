@@ -70,6 +70,12 @@ def causes(app):
     return dict(chain(*(page["claims"].items() for page in tested_pages(app).values())))
 
 
+def by_version(app):
+    """Return what `evidence/versions.py` has kept of each version of JAX, the oldest first."""
+    file = Path(app.srcdir, "book", "evidence", "versions.json")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
 def beside_pytorch(app, stem):
     """Return the measurements of `evidence/beside_pytorch.py` on one machine."""
     return json.loads(Path(app.srcdir, "evidence", f"{stem}.json").read_text(encoding="utf-8"))

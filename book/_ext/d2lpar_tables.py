@@ -23,7 +23,7 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 """The words for a verdict on an experiment: whether its numbers support the editions' claim."""
 
 SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
-"""The signs for a verdict, beside its number."""
+"""The signs for a verdict."""
 
 # --- Claims -----------------------------------------------------------------------------------
 
@@ -264,6 +264,37 @@ def repeats_table(app, docname, _):
         content.append(nodes.paragraph(text=f"On {machine}:"))
         content.append(table("repeats", ("Condition", *runs.repeats.TOTALS), rows, stacked=True))
     return content
+
+
+def versions_table(app, docname, _):
+    """Return a table of the verdicts on claims and facts, and of seconds, by the version of JAX."""
+    kept, header = runs.by_version(app), ["Claim"]
+    for version, run in kept.items():
+        where = f"Python {run['python']}, {run['date'][:10]}, {run['commit']}"
+        header.append([[nodes.Text(f"JAX {version}")], [nodes.Text(where)]])
+
+    def cells(kind, name):
+        outcomes = (run[kind].get(name, "untestable") for run in kept.values())
+        signs = SIGNS | {"untestable": "\u2013"}
+        return [[verdict(word, signs[word])] if word in signs else word for word in outcomes]
+
+    rows = []
+    for page, claims in claims_by_page(app):
+        rows.append(app.env.titles[page].astext())
+        for claim in claims:
+            rows.append(([[claim_link(app, docname, page, claim)]], *cells("claims", claim.key)))
+    rows.append("Sentences and Their Experiments, where they do not hold with each version")
+    for words in dict.fromkeys(chain(*(run["facts"] for run in kept.values()))):
+        if any(run["facts"].get(words) != "holds" for run in kept.values()):
+            rows.append(([with_code(words)], *cells("facts", words)))
+    held = (list(run["facts"].values()) for run in kept.values())
+    rows.append(("Experiments that hold", *(f"{f.count('holds')} of {len(f)}" for f in held)))
+    rows.append("Seconds of each notebook")
+    for page in dict.fromkeys(chain(*(run["seconds"] for run in kept.values()))):
+        seconds = (run["seconds"].get(page) for run in kept.values())
+        title = app.env.titles[f"book/{page}"].astext()
+        rows.append((title, *("\u2013" if s is None else f"{s:.0f} s" for s in seconds)))
+    return [table("versions", header, rows, stacked=True)]
 
 
 def conditions_table(app, docname, _):

@@ -1,13 +1,9 @@
 """Running notebooks, and the keys of their claims."""
 
-import sys
-
 import pytest
 import run_notebook
-from pages import notebook_showing, write_page
+from pages import write_page
 from run_notebook import ROOT, claims_of
-
-from d2lpar.book import exercises
 
 
 def test_claims_are_known_by_their_keys_in_the_order_of_the_page(tmp_path):
@@ -35,15 +31,6 @@ def test_where_errors_are_allowed_the_cells_after_one_run_with_as_many_devices_a
     failing, after = run_notebook.run_notebook(page, allow_errors=True, devices=8).cells
     assert failing.outputs[0].ename == "IndexError"
     assert after.outputs[0].text == "8\n"
-
-
-def test_a_solution_that_is_not_accepted_ends_it_with_an_error(monkeypatch):
-    shown = (exercises.MIME_TYPE, {"exercise": "X1", "verdict": "not yet", "saw": ""})
-    monkeypatch.setattr(run_notebook, "run_notebook", lambda *_, **__: notebook_showing(shown))
-    # In a chapter, the exercise is the reader's to solve.
-    monkeypatch.setattr(sys, "argv", ["run_notebook.py", "page.ipynb", "solutions/page.ipynb"])
-    with pytest.raises(SystemExit, match=r"^solutions/page.ipynb: not every .*: X1"):
-        run_notebook.main()
 
 
 def test_an_interrupt_ends_the_run_and_not_only_its_notebook(tmp_path, run_python):
