@@ -116,6 +116,7 @@ CONTENT = {
     "claims-table": tables.claims_table,
     "repeats-table": tables.repeats_table,
     "conditions-table": tables.conditions_table,
+    "seconds-table": tables.seconds_table,
     "versions-table": tables.versions_table,
     "machines-table": tables.machines_table,
     "experiment-table": tables.experiment_table,

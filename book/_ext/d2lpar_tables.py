@@ -267,7 +267,7 @@ def repeats_table(app, docname, _):
 
 
 def versions_table(app, docname, _):
-    """Return a table of the verdicts on claims and facts, and of seconds, by the version of JAX."""
+    """Return a table of the verdicts on each claim, and on the facts, by the version of JAX."""
     kept, header = runs.by_version(app), ["Claim"]
     for version, run in kept.items():
         where = f"Python {run['python']}, {run['date'][:10]}, {run['commit']}"
@@ -289,12 +289,20 @@ def versions_table(app, docname, _):
             rows.append(([with_code(words)], *cells("facts", words)))
     held = (list(run["facts"].values()) for run in kept.values())
     rows.append(("Experiments that hold", *(f"{f.count('holds')} of {len(f)}" for f in held)))
-    rows.append("Seconds of each notebook")
-    for page in dict.fromkeys(chain(*(run["seconds"] for run in kept.values()))):
-        seconds = (run["seconds"].get(page) for run in kept.values())
-        title = app.env.titles[f"book/{page}"].astext()
-        rows.append((title, *("\u2013" if s is None else f"{s:.0f} s" for s in seconds)))
     return [table("versions", header, rows, stacked=True)]
+
+
+def seconds_table(app, docname, _):
+    """Return a table of the seconds of each notebook, in this build and with versions of JAX."""
+    kept, rows = runs.by_version(app), []
+    header = [f"JAX {version}, Python {run['python']}" for version, run in kept.items()]
+    for page in dict.fromkeys(chain(*(run["seconds"] for run in kept.values()))):
+        if (name := f"book/{page}") in app.env.titles:  # A book may lack the solutions.
+            here = app.env.nb_metadata[name]["exec_data"]["runtime"]
+            seconds = here, *(run["seconds"].get(page) for run in kept.values())
+            title = app.env.titles[name].astext()
+            rows.append((title, *("\u2013" if s is None else f"{s:.0f} s" for s in seconds)))
+    return [table("seconds", ("Notebook", "This build", *header), rows, stacked=True)]
 
 
 def conditions_table(app, docname, _):
