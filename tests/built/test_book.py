@@ -177,7 +177,7 @@ def test_a_chapter_says_how_long_it_takes_without_its_exercises(html, path):
     words = len(prose.partition("## Exercises")[0].split())
     table = re.sub(r"<[^>]+>", " ", (html / "book" / "teach.html").read_text())
     title = re.search(r"^# (.+)", path.read_text(), re.MULTILINE)[1]
-    seconds = int(re.search(rf"{title}\s+(?:This build:\s+)?(\d+) s", table)[1])
+    seconds = int(re.search(rf"{title}\s+(?:This build:\s+)?(\d+)\ss", table)[1])
     # Technical prose at 150 words a minute, and three seconds for each line of code.
     minutes = words / 150 + lines / 20 + seconds / 60
     stated = re.search(r"^\*About (\d+) minutes, without the exercises", path.read_text(), re.M)
