@@ -31,6 +31,7 @@ from run_notebook import (
     ROOT,
     Intervention,
     claims_of,
+    claims_shown,
     name_of,
     notebooks,
     run_notebook,
@@ -38,7 +39,7 @@ from run_notebook import (
 
 from d2lpar import Predicate
 from d2lpar._plain.format import write_whole
-from d2lpar.book import claims, exercises
+from d2lpar.book import exercises
 from d2lpar.book.claims import Claim
 from d2lpar.book.results import outputs_of
 
@@ -68,8 +69,7 @@ def runs(
     for tries in range(1, TRIES + 1):
         started = time.monotonic()
         notebook = run_notebook(page, intervention, **options)
-        made = map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))
-        by_key = {claim.key: claim for claim in made}
+        by_key = {claim.key: claim for claim in claims_shown(notebook)}
         verdicts = Counter(c.verdict for key, c in by_key.items() if not keys or key in keys)
         print(f"  {label}: {in_words(verdicts)} ({time.monotonic() - started:.0f} s)")
         yield tries, by_key, notebook

@@ -22,11 +22,10 @@ from pathlib import Path
 
 from causes import in_words
 from conditions import busy_processes, commit, on_cores, where
-from run_notebook import ROOT, name_of, run_notebook
+from run_notebook import ROOT, claims_shown, name_of, run_notebook
 
 from d2lpar._plain.format import plural, write_whole
-from d2lpar.book.claims import MIME_TYPE, Claim
-from d2lpar.book.results import outputs_of
+from d2lpar.book.claims import Claim
 
 FILE = ROOT / "book" / "evidence" / "repeats.csv"
 COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
@@ -50,7 +49,7 @@ def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE)
                 if number < sum(run.items() <= row.items() for row in rows):
                     continue
                 notebook = run_notebook(page, devices=condition["devices"])
-                made = list(map(Claim.from_dict, outputs_of(notebook, MIME_TYPE)))
+                made = claims_shown(notebook)
                 run |= {"date": f"{datetime.now(UTC):%Y-%m-%d}"}
                 run |= {"claims": "; ".join(map(in_short, made))}
                 rows.append(run)

@@ -11,6 +11,9 @@ import nbformat
 from IPython.core.inputtransformer2 import TransformerManager
 from nbclient import NotebookClient
 
+from d2lpar.book.claims import MIME_TYPE, Claim
+from d2lpar.book.results import outputs_of
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -112,15 +115,14 @@ def run_notebook(
     path: Path,
     intervention: Intervention | None = None,
     *,
-    strict: bool = False,
     allow_errors: bool = False,
     devices: int = 0,
 ) -> nbformat.NotebookNode:
     """Execute a notebook in a fresh process and return it without its prose.
 
-    If `strict`, a claim that does not hold is an error. With `allow_errors`, a failing cell has the
-    error among its outputs, and the next cell runs. `devices` is the number of CPU devices, or 0 if
-    the notebook decides.
+    A claim that does not hold is no error. With `allow_errors`, a failing cell has the error among
+    its outputs, and the next cell runs. `devices` is the number of CPU devices, or 0 if the
+    notebook decides.
     """
     notebook = read(path)
     if intervention:
@@ -128,7 +130,7 @@ def run_notebook(
     # The kernel warns that its messages within this machine are not encrypted.
     quiet = ["--IPKernelApp.log_level=ERROR"]
     client = NotebookClient(notebook, timeout=900, allow_errors=allow_errors, extra_arguments=quiet)
-    variables = os.environ | {"D2LPAR_STRICT": str(int(strict))}
+    variables = os.environ | {"D2LPAR_STRICT": "0"}
     if devices:
         variables["JAX_NUM_CPU_DEVICES"] = str(devices)
     try:
@@ -139,6 +141,11 @@ def run_notebook(
             raise KeyboardInterrupt from None
         raise
     return notebook
+
+
+def claims_shown(notebook: nbformat.NotebookNode) -> list[Claim]:
+    """Return the claims of an executed notebook, with their verdicts."""
+    return [Claim.from_dict(claim) for claim in outputs_of(notebook, MIME_TYPE)]
 
 
 def read(path: Path) -> nbformat.NotebookNode:

@@ -3,8 +3,8 @@
 Usage: python evidence/versions.py FACTS.xml NOTEBOOK...
 
 FACTS.xml is what `pytest --junitxml` wrote of the experiments in `book/facts.md`. A failing cell
-ends the command with an error; so does, behind the last notebook, a claim that does not hold, or a
-solution that is not accepted.
+ends the command with an error; so does, after the last notebook, a claim or a fact that does not
+hold, or a solution that is not accepted.
 """
 
 import json
@@ -16,11 +16,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from conditions import commit, this_run
-from run_notebook import ROOT, name_of, run_notebook
+from run_notebook import ROOT, claims_shown, name_of, run_notebook
 
 from d2lpar._plain.format import write_whole
-from d2lpar.book import claims, exercises
-from d2lpar.book.claims import Claim
+from d2lpar.book import exercises
 from d2lpar.book.results import outputs_of
 
 FILE = ROOT / "book" / "evidence" / "versions.json"
@@ -41,11 +40,9 @@ def facts_of(report: Path) -> dict[str, str]:
     outcomes = {}
     for case in ElementTree.parse(report).iter("testcase"):
         if name := re.fullmatch(r"test_each_experiment\w+\[(.+)\]", case.get("name", "")):
-            skipped = case.find("skipped")
-            failed = case.find("failure") is not None or case.find("error") is not None
-            outcomes[name[1]] = "fails" if failed else "holds"
-            if skipped is not None:
-                outcomes[name[1]] = skipped.get("message", "")
+            marks = {mark.tag: mark.get("message") for mark in case}
+            failed = marks.keys() & {"failure", "error"}
+            outcomes[name[1]] = "fails" if failed else marks.get("skipped", "holds")
     return outcomes
 
 
@@ -57,8 +54,7 @@ def run_pages(pages: Iterable[Path]) -> tuple[dict[str, str], dict[str, float], 
         start = time.perf_counter()
         notebook = run_notebook(path)
         seconds[name_of(path)] = round(time.perf_counter() - start, 1)
-        shown = map(Claim.from_dict, outputs_of(notebook, claims.MIME_TYPE))
-        on_page = {claim.key: claim.verdict for claim in shown}
+        on_page = {claim.key: claim.verdict for claim in claims_shown(notebook)}
         wrong += [f"{path}: {key} fails" for key in on_page if on_page[key] == "fails"]
         verdicts |= on_page
         if path.parent.name == "solutions":
@@ -72,8 +68,10 @@ def main() -> None:
     """Run the notebooks on the command line, and keep what they say."""
     report, *pages = map(Path, sys.argv[1:])
     run = this_run() | {"commit": commit("book", "d2lpar", f":!*{FILE.name}")}
+    facts = facts_of(report)
     verdicts, seconds, wrong = run_pages(pages)
-    keep(FILE, run, claims=verdicts, facts=facts_of(report), seconds=seconds)
+    keep(FILE, run, claims=verdicts, facts=facts, seconds=seconds)
+    wrong += [f"book/facts.md: {words} fails" for words in facts if facts[words] == "fails"]
     if wrong:
         sys.exit("\n".join(wrong))
 
