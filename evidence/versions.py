@@ -29,7 +29,8 @@ def keep(file: Path, run: Mapping, **outcomes: Mapping) -> None:
     """Put a run into the file, in place of an older one with the same JAX; newest JAX last."""
     kept = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     python, jax = (run["versions"][name] for name in ("Python", "jax"))
-    kept[jax] = {"python": python, "date": run["date"], "commit": run["commit"], **outcomes}
+    where = {"python": python, "cores": run["machine"]["cores"]}
+    kept[jax] = {**where, "date": run["date"], "commit": run["commit"], **outcomes}
     in_order = sorted(kept, key=lambda version: [int(part) for part in version.split(".")])
     text = json.dumps({version: kept[version] for version in in_order}, indent=1)
     write_whole(file, text + "\n")

@@ -270,23 +270,27 @@ def versions_table(app, docname, _):
     """Return a table of the verdicts on each claim, and on the facts, by the version of JAX."""
     kept, header = runs.by_version(app), ["Claim"]
     for version, run in kept.items():
-        where = f"Python {run['python']}, {run['date'][:10]}, {run['commit']}"
+        where = f"Python {run['python']}, {run['cores']} cores, {run['date'][:10]}, {run['commit']}"
         header.append([[nodes.Text(f"JAX {version}")], [nodes.Text(where)]])
 
     def cells(kind, name):
         outcomes = (run[kind].get(name, "untestable") for run in kept.values())
         signs = SIGNS | {"untestable": "\u2013"}
-        return [[verdict(word, signs[word])] if word in signs else word for word in outcomes]
+        return [
+            [verdict(word, signs[word])] if word in signs else word.removeprefix("# ")
+            for word in outcomes
+        ]
 
     rows = []
     for page, claims in claims_by_page(app):
         rows.append(app.env.titles[page].astext())
         for claim in claims:
             rows.append(([[claim_link(app, docname, page, claim)]], *cells("claims", claim.key)))
-    rows.append("Sentences and Their Experiments, where they do not hold with each version")
+    rows.append("Sentences and Their Experiments, if one failed or was not run with a version")
     for words in dict.fromkeys(chain(*(run["facts"] for run in kept.values()))):
         if any(run["facts"].get(words) != "holds" for run in kept.values()):
-            rows.append(([with_code(words)], *cells("facts", words)))
+            beginning = words.replace("*", "") + " \u2026"
+            rows.append(([with_code(beginning)], *cells("facts", words)))
     held = (list(run["facts"].values()) for run in kept.values())
     rows.append(("Experiments that hold", *(f"{f.count('holds')} of {len(f)}" for f in held)))
     return [table("versions", header, rows, stacked=True)]
@@ -295,7 +299,10 @@ def versions_table(app, docname, _):
 def seconds_table(app, docname, _):
     """Return a table of the seconds of each notebook, in this build and with versions of JAX."""
     kept, rows = runs.by_version(app), []
-    header = [f"JAX {version}, Python {run['python']}" for version, run in kept.items()]
+    header = [
+        f"JAX {version}, Python {run['python']}, {run['cores']} cores"
+        for version, run in kept.items()
+    ]
     for page in dict.fromkeys(chain(*(run["seconds"] for run in kept.values()))):
         if (name := f"book/{page}") in app.env.titles:  # A book may lack the solutions.
             here = app.env.nb_metadata[name]["exec_data"]["runtime"]

@@ -33,7 +33,8 @@ def run(tmp_path, monkeypatch):
         claim = Claim("It is so.", (exact("x", value) > 0,), key="above")
         report = {"exercise": "X1", "verdict": exercise, "saw": ""}
         notebook = notebook_showing((MIME_TYPE, claim.as_dict()), (exercises.MIME_TYPE, report))
-        head = {"versions": {"Python": "3.11.7", "jax": jax}, "date": f"of {jax}"}
+        head = {"versions": {"Python": "3.11.7", "jax": jax}, "machine": {"cores": 2}}
+        head |= {"date": f"of {jax}"}
         monkeypatch.setattr(versions, "run_notebook", lambda _: notebook)
         monkeypatch.setattr(versions, "this_run", lambda: head)
         pages = ["chapter.ipynb", "solutions/chapter.ipynb"]
@@ -50,6 +51,7 @@ def test_each_version_has_its_newest_verdicts_and_the_newest_version_comes_last(
             run(jax, value, facts=REPORT)
     assert list(run.kept()) == ["0.7.2", "0.10.2"]
     assert run.kept()["0.7.2"]["claims"] == {"above": "holds"}
+    assert run.kept()["0.7.2"]["cores"] == 2
     assert list(run.kept()["0.7.2"]["seconds"]) == ["chapter.ipynb", "solutions/chapter.ipynb"]
     new = "# Needs JAX 0.9 or newer."
     facts = {"A call returns": "holds", "It waits": "fails", "It is new": new}
