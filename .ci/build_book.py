@@ -126,7 +126,7 @@ def run_sphinx():
     options = ["--path-output", str(NEW), "--all", "-W", "-n", "--keep-going"]
     if WITHOUT_SOLUTIONS:
         contents = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-        contents["parts"] = [part for part in contents["parts"] if part["caption"] != "Practise"]
+        contents["parts"] = [part for part in contents["parts"] if part["caption"] != "Practice"]
         (NEW / "toc.yml").write_text(yaml.safe_dump(contents), encoding="utf-8")
         options += ["--toc", str(NEW / "toc.yml")]
     try:

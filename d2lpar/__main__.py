@@ -83,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
         help="count all before this time as the start, such as 30s",
     )
     watching.add_argument(
-        "--all", action="store_true", help="show also the lines that lost less than half a per cent"
+        "--all", action="store_true", help="show also the lines that lost less than half a percent"
     )
     running = commands.add_parser(
         "run",
@@ -191,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def share(text: str) -> float:
-    """Read a share between 0 and 1, or one in per cent."""
+    """Read a share between 0 and 1, or one in percent."""
     try:
         number = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     except ValueError:

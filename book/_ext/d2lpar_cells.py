@@ -49,8 +49,10 @@ class ShowFirst(SphinxTransform):
                         text = nodes.paragraph("", "", *caption.children, classes=classes)
                         caption.replace_self(text)
                     pictures.append(nodes.container("", *copy, classes=["cell_output"]))
-            for claim in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
-                sentences.append(nodes.paragraph(text=claims.Claim.from_dict(claim).text))
+            for shown in outputs_of({"cells": [cells[cell["cell_index"]]]}, claims.MIME_TYPE):
+                claim = claims.Claim.from_dict(shown)
+                if claim.verdict != "untestable":  # Else its numbers are of another machine.
+                    sentences.append(nodes.paragraph(text=claim.text))
         if pictures:
             page = next(self.document.findall(nodes.section))
             _, hook, *_ = (part for part in page if isinstance(part, nodes.paragraph))

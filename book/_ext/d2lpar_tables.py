@@ -289,8 +289,8 @@ def versions_table(app, docname, _):
     rows.append("Sentences and Their Experiments, if one failed or was not run with a version")
     for words in dict.fromkeys(chain(*(run["facts"] for run in kept.values()))):
         if any(run["facts"].get(words) != "holds" for run in kept.values()):
-            beginning = words.replace("*", "") + " \u2026"
-            rows.append(([with_code(beginning)], *cells("facts", words)))
+            quoted = "\u201c" + words.replace("*", "") + "\u201d"
+            rows.append(([with_code(quoted)], *cells("facts", words)))
     held = (list(run["facts"].values()) for run in kept.values())
     rows.append(("Experiments that hold", *(f"{f.count('holds')} of {len(f)}" for f in held)))
     return [table("versions", header, rows, stacked=True)]
@@ -343,9 +343,7 @@ def measured(app, docname, argument):
             number = runs.peers_number(app, source, name)
         else:
             claims = chain(*runs.this_build(app).claims.values())
-            claim = next(claim for claim in claims if claim.key == source)
-            if claim.needs:  # This machine lacks something.
-                return [nodes.Text("…")]
+            claim = next(c for c in claims if c.key == source and not c.needs)
             number = claim.numbers[name]
     except (KeyError, NameError, StopIteration, SyntaxError):
         logger.warning("nothing measured %r", argument, location=docname, type="d2lpar")

@@ -45,10 +45,11 @@ def compilations_heard(listener: Callable[[str], None]) -> Iterator[None]:
 
 @contextmanager
 def record_compilations() -> Iterator[list[str]]:
-    """List the functions that XLA compiles inside a `with` block.
+    """List the functions that are compiled inside a `with` block, or read from JAX's disk cache.
 
     Yields:
-        The names, appended as each compilation ends. Those of other threads count too.
+        The names, such as `"jit(double)"`, appended as each compilation ends. Those of other
+        threads count too.
 
     Example:
         >>> import jax, numpy as np

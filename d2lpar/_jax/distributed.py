@@ -116,8 +116,8 @@ def barrier(name: str, seconds: float) -> None:
 
     All of them, on however many machines, have to call it equally often with the same name. It
     waits for the processes alone, not for their devices, which may still compute what was
-    dispatched before. (`multihost_utils.sync_global_devices` is a program on all devices: it waits
-    for them too, for as long as it takes, and names nobody.)
+    dispatched before. (`multihost_utils.sync_global_devices` is a program on all devices. It has
+    no limit of time, and names nobody.)
 
     The time begins when the first process comes, and JAX looks at the clock once a second. When the
     time is up, each process that waits gets the error, and one that comes later gets it at once.

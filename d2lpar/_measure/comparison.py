@@ -378,7 +378,7 @@ def compare(
 
     With `until` it goes on until the claim is decided. It looks after `repeats` rounds, then after
     twice as many, and so on, five times at most, with intervals of 99 %. So, however often it
-    looks, at most 5 % of the claims whose bound is the truth are decided. (Alpha
+    looks, a claim whose bound is exactly the truth is decided in at most 5 % of the cases. (Alpha
     spending in equal parts: K. K. G. Lan and D. L. DeMets, 1983, Discrete sequential boundaries for
     clinical trials, Biometrika 70; that the parts add up to no more than the whole is Bonferroni's
     inequality.)

@@ -19,7 +19,7 @@ distribution. A program with a few long phases has fewer independent windows tha
 its interval is too short.
 
 `python evidence/watch_coverage.py` has simulated ten programs, with equal weights and with those of
-`Windows` on a CPU. In per cent, the worst of them:
+`Windows` on a CPU. In percent, the worst of them:
 
         windows  covers at least  low above at most  high below at most  mean width
               3             98.0                1.9                 1.8    69 to 84

@@ -241,14 +241,16 @@ class Quantity:
 
         Args:
             spec: Empty for two digits and the unit (a count is written out), `"%"` for a share in
-                percent, or Python's format of a number, such as `".2f"`; the unit follows.
+                percent (two digits, or whole ones from 100 on), or Python's format of a number,
+                such as `".2f"`; the unit follows.
 
         Example:
             >>> f"{Quantity('step', (0.0123,), 's'):.2f}"
             '12.30 ms'
         """
         if spec == "%":
-            return f"{format_value(100 * self.median, '', digits=2)} %"
+            share = 100 * self.median
+            return f"{format_value(share, '', digits=2 if share < 99.5 else 3)} %"
         if spec:
             scale, symbol = prefix_of(self.median, self.unit)
             return f"{format(self.median / scale, spec)} {symbol}".rstrip()

@@ -76,7 +76,7 @@ class SharedState:
               +----------+--------------------+--------------------+
                    +----> the half to read; the writer fills the other one, then flips this byte
 
-    There is no lock, since a stopped process would hold it for ever. A read is torn only if the
+    There is no lock, since a stopped process would hold it forever. A read is torn only if the
     writer fills both halves meanwhile. Torn JSON rarely parses, and the reader tries again. The
     memory is that of a file, which may be closed afterwards; without a descriptor, of a new one.
     """

@@ -47,7 +47,7 @@ def main() -> None:
 def listen(connection: Connection, requests: "queue.SimpleQueue[bytes]") -> None:
     """Queue all requests; when the connection closes, kill this process and its descendants.
 
-    Runs in a thread of its own, since the main thread may wait for another process for ever.
+    Runs in a thread of its own, since the main thread may wait for another process forever.
     """
     while True:
         try:

@@ -67,7 +67,7 @@ from d2lpar._processes.hang import (
 )
 
 GRACE = 5.0
-"""Seconds that the others get after one has failed, since they may wait for it for ever."""
+"""Seconds that the others get after one has failed, since they may wait for it forever."""
 
 COOKIE = "D2LPAR_WORKERS"
 """The environment variable that marks all processes that one `Workers` has started."""
@@ -202,7 +202,7 @@ class Workers:
                 function that the processes have kept. Its result comes back; an array that spans
                 processes cannot be sent.
             *args: Sent, and passed on; for something kept, each process passes its own value.
-            timeout: Seconds until all have to be done; None if they may take for ever.
+            timeout: Seconds until all have to be done; None for no limit.
             stalled_after: Seconds. Print `diagnose` when a process waits in JAX, and none is seen
                 dispatching for so many seconds; the call goes on. Compiling, and computing inside a
                 call, as on a CPU, count as dispatching; a loop in Python that polls does not.
@@ -331,7 +331,7 @@ class Workers:
         failed = False
         while pending := {w.connection: w for w in self._workers if w.number not in outcomes}:
             outputs = {worker.output: worker for worker in self._workers if not worker.output_ended}
-            # For a second at most: a child of a dead worker may hold its socket open for ever.
+            # For a second at most: a child of a dead worker may hold its socket open forever.
             remaining = min(deadline, self._end_by) - time.monotonic()
             dead = [worker for worker in pending.values() if not worker.alive]
             ready = wait([*pending, *outputs], 0 if dead else max(0.0, min(remaining, 1.0)))

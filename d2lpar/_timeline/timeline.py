@@ -189,6 +189,9 @@ class Timeline:
 
         Args:
             row: One of `rows`.
+
+        Raises:
+            ValueError: If there is no such row.
         """
         covered, end = 0, -math.inf
         for event in self.row(row):  # In the order of their starts.
@@ -201,6 +204,9 @@ class Timeline:
 
         Args:
             row: One of `rows`.
+
+        Raises:
+            ValueError: If there is no such row.
         """
         return self.elapsed - self.busy(row)
 

@@ -381,7 +381,7 @@ def in_turn(
             pairs.append((ran[old], ran[new]))
             print(f"round {number + 1} of {rounds}", file=sys.stderr, flush=True)
         level, count = in_percent(LEVEL), plural(rounds, "round")
-        notes.append(f"In brackets: the {level} interval of the ratio, of {count} in turn.")
+        notes.append(f"In parentheses: the {level} interval of the ratio, of {count} in turn.")
         if inside := program.within(repository):
             scripts = {(version.folder / inside).read_bytes() for version in (old, new)}
             if len(scripts) > 1:
@@ -408,7 +408,7 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
 
 
 TWO_RUNS = """\
-In brackets: the interval of the ratio, from the samples of both runs.
+In parentheses: the interval of the ratio, from the samples of both runs.
 Caution: these are two runs at two times. Differences between runs (the processor's clock, other
 programs, the placement of memory) affect the ratio but not the interval, so even an unchanged
 program may seem faster or slower. Two versions that are in git can be run in turn:

@@ -101,7 +101,7 @@ KINDS = {
     ),
     "unseen": ("takes time", "", _CHAPTER),
     "watch": ("collects garbage of its own, which stops all Python threads", "", _CHAPTER),
-    "other": ("lost less than half a per cent each", "", _CHAPTER),
+    "other": ("lost less than half a percent each", "", _CHAPTER),
 }
 """For each kind of finding: the words for it, the advice, and the section that explains why."""
 

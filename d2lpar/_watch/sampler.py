@@ -56,7 +56,7 @@ _LONG_COLLECTION = 1e-3  # Seconds; the many short ones of the youngest objects 
 def watch(interval: float = 0.01) -> Iterator[Watched]:
     """Profile this program by sampling: which lines of your code keep the device waiting?
 
-    The report leaves out lines that lost less than half a per cent of the time. Short windows of
+    The report leaves out lines that lost less than half a percent of the time. Short windows of
     JAX's profiler show the devices, so a second or two tell little. If the program uses the
     profiler itself, the program takes precedence.
 

@@ -76,7 +76,7 @@ class Claim:
             return claim.text
         if not _places_in(self.sentence):
             return self.sentence.format()
-        return f"Not yet measured: this needs {self.needs}."
+        return f"Not measured here: this needs {self.needs}."
 
     @property
     def verdict(self) -> str:

@@ -7,7 +7,7 @@ from d2lpar._watch.report import Finding
 
 
 def report(waits, **lost):
-    """Report a process that waits for others, and loses time at lines, in per cent of the time."""
+    """Report a process that waits for others, and loses time at lines, in percent of the time."""
     watched = Watched(seconds=110.0, start_seconds=10.0, collective_seconds=waits)
     for line, (code, seconds) in enumerate(lost.items(), 9):
         place = Place("train.py", line, code)

@@ -168,7 +168,7 @@ def test_a_recording_that_the_function_ends_itself_is_an_error(tmp_path, monkeyp
 
 
 def test_an_exception_on_a_device_reaches_the_caller_alone_and_ends_the_recording(run_python):
-    # In a process of its own, since JAX remembers a failed callback for ever.
+    # In a process of its own, since JAX remembers a failed callback forever.
     program = """
 import threading, jax, jax.numpy as jnp
 from d2lpar import record_trace

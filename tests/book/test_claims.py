@@ -224,8 +224,8 @@ def test_a_claim_without_a_usable_record_says_so_and_has_no_empty_place(
     record(H200, *recorded_there)
     made = here(IN_16, *predicates)
     shown = words_of(made).partition(" median")[0]
-    assert shown == "Not yet measured: this needs a GPU. cannot be tested here"
-    assert made.text == "Not yet measured: this needs a GPU."
+    assert shown == "Not measured here: this needs a GPU. cannot be tested here"
+    assert made.text == "Not measured here: this needs a GPU."
     assert "href" not in html_of(made)
 
 

@@ -224,11 +224,12 @@ def test_a_chapter_begins_with_the_picture_and_the_claims_of_its_first_screen(ht
     assert "_images/" in above
     run = html.parent / "jupyter_execute" / path.relative_to(ROOT).with_suffix(".ipynb")
     tagged = [c for c in jupytext.read(run).cells if "first-screen" in c.metadata.get("tags", [])]
-    outputs = results.outputs_of({"cells": tagged}, claims.MIME_TYPE)
-    sentences = [Claim.from_dict(data).text for data in outputs]
+    shown = [Claim.from_dict(d) for d in results.outputs_of({"cells": tagged}, claims.MIME_TYPE)]
     words = " ".join(unescape(re.sub(r"<[^>]+>", "", above)).split())
-    assert sentences
-    assert [sentence for sentence in sentences if sentence not in words] == []
+    assert shown
+    # What this machine cannot test has the numbers of another, and no badge here to say so.
+    tested = [claim.text for claim in shown if claim.verdict != "untestable"]
+    assert [claim.text for claim in shown if claim.text in words] == tested
 
 
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(page, path):

@@ -104,7 +104,7 @@ def check_v2(sums: Callable) -> Report:
             f"You sent {len(sizes)} messages; {total} numbers fit into {fewest}.",
             "Does a message have to end where an array ends?",
         )
-    return f"{len(arrays)} arrays of {total} numbers travelled in {fewest} messages."
+    return f"{len(arrays)} arrays of {total} numbers traveled in {fewest} messages."
 
 
 def _require_sums(results: object, right: list[np.ndarray]) -> None:
@@ -278,7 +278,7 @@ _RUNS = (((3, 3), None), ((5, 3), None), ((2, 4, 3), None), ((4, 2), 1))
 
 
 class _Stuck(BaseException):
-    """Ends a simulated process that would wait for ever."""
+    """Ends a simulated process that would wait forever."""
 
 
 def _run_in_threads(epoch: Callable, counts: tuple, fails: int | None) -> list[SimpleNamespace]:
