@@ -50,6 +50,7 @@ BAD = {
     "device_memory": (lambda: d2lpar.device_memory("cpu:0"), "needs a device of JAX.* 'cpu:0'"),
     "cpu": (lambda: d2lpar.cpu("0"), "index must be an integer of at least 0, found '0'"),
     "gpu": (lambda: d2lpar.gpu(-1), "at least 0"),
+    "free_cores": (lambda: d2lpar.free_cores(0), "count must be an integer of at least 1, found 0"),
     "use_cpu_devices": (lambda: d2lpar.use_cpu_devices(0), "at least 1"),
     "measure, a result": (lambda: d2lpar.measure(jnp.ones(3)), r"not its result, measure\(f"),
     "measure, repeats": (lambda: d2lpar.measure(len, [], repeats=0), "at least 1, found 0"),

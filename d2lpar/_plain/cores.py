@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
+from d2lpar._plain.errors import require_count
+
 # The quota of a container under cgroup 2: microseconds of computing per period, or "max", and the
 # length of the period in microseconds.
 _QUOTA = Path("/sys/fs/cgroup/cpu.max")
@@ -62,7 +64,11 @@ def free_cores(count: int) -> Control:
         threads share a core although another is free. (Two virtual cores are sometimes one real
         core, whose threads share its arithmetic units; then the ratio of the two times is near 1.8,
         as with products of matrices. With a core for each thread the ratio is rarely above 1.2.)
+
+    Raises:
+        ValueError: If `count` is no integer of at least 1.
     """
+    require_count("count", count, at_least=1)
 
     def probe() -> float:
         first = crowding(count)
