@@ -289,8 +289,8 @@ def versions_table(app, docname, _):
     rows.append("Sentences and Their Experiments, if one failed or was not run with a version")
     for words in dict.fromkeys(chain(*(run["facts"] for run in kept.values()))):
         if any(run["facts"].get(words) != "holds" for run in kept.values()):
-            quoted = "\u201c" + words.replace("*", "") + "\u201d"
-            rows.append(([with_code(quoted)], *cells("facts", words)))
+            beginning = words.replace("*", "") + " \u2026"
+            rows.append(([with_code(beginning)], *cells("facts", words)))
     held = (list(run["facts"].values()) for run in kept.values())
     rows.append(("Experiments that hold", *(f"{f.count('holds')} of {len(f)}" for f in held)))
     return [table("versions", header, rows, stacked=True)]

@@ -4,7 +4,7 @@ How it works. Machines share no memory, but often a folder. With `--hang-dir`, e
 itself as a worker does (`hang.Sampler`), and writes its state to `hang.N.json` in that folder every
 two seconds. `merge` reads the files of all. Each file has the time of its writing by two clocks:
 the monotonic one, which all times of the state refer to, and the wall clock, which tells how much
-older the file is than the newest one. A process that is stopped or dead writes none any more, so
+older the file is than the newest one. A process that is stopped or dead writes none anymore, so
 its file falls behind:
 
     hang.0.json   written 14:05:09, monotonic 9120    the newest: now is 9120

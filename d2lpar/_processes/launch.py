@@ -6,7 +6,7 @@ Exit statuses of `run`:
     1    The time was up, or a process could not start.
     2    Wrong usage, such as a script that does not exist.
     130  Ended by Ctrl-C.
-    141  Nobody reads the output any more, as after `| head -2`.
+    141  Nobody reads the output anymore, as after `| head -2`.
     143  Ended by SIGTERM, when the processes had not ended in the time of `--grace`.
     n    The exit status of the first process that failed: 1 after an exception, what it gave to
          `sys.exit` or `os._exit`, 128 + the number of the signal that ended it.

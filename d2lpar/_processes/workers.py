@@ -598,7 +598,7 @@ def kill_all(cookie: str, pids: Sequence[int]) -> None:
     """Kill these processes and everything that they have started, but not the calling process.
 
     Descendants are found by their parents, and by the cookie in their environment: a daemon has a
-    session of its own and no parent any more. All kills are sent before any is waited for, the
+    session of its own and no parent anymore. All kills are sent before any is waited for, the
     youngest process first: so if two processes clean up at once, neither is killed by the other
     before it has sent its kills.
     """
