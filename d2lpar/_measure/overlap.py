@@ -165,7 +165,7 @@ def measure_overlap(
 
     Example:
         >>> import time
-        >>> nap = lambda: time.sleep(0.001)  # Python itself never does two things at once.
+        >>> nap = lambda: time.sleep(0.01)  # Python itself never does two things at once.
         >>> measure_overlap(nap, nap).score.median < 0.9
         True
     """
