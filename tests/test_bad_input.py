@@ -1,6 +1,5 @@
 """A public function names an argument that it cannot use, and a way out."""
 
-import dataclasses
 import re
 from functools import partial
 from operator import attrgetter
@@ -29,17 +28,11 @@ def enter(context):
 
 
 CARRIED = r"needs an array that was deleted, or donated.*d2lpar\.carried\(step, state"
-TIMELINE, TIMES = d2lpar.Timeline(()), d2lpar.Quantity("total", (1.0, 2.0), "s")
 BAD = {
     "measure, donated": (lambda: d2lpar.measure(jnp.sin, GONE), "was deleted, or donated"),
     "measure, donating": (lambda: d2lpar.measure(donating, jnp.ones(3)), f"'donating' {CARRIED}"),
     "record_trace, donated": (lambda: d2lpar.record_trace(donating, GONE), f"'donating' {CARRIED}"),
     "carried, a result": (lambda: d2lpar.carried(3, jnp.ones(3)), r"carried\(f, x\)"),
-    "Timeline.slowdown, read": (lambda: TIMELINE.slowdown(TIMES), "record_trace.. has returned"),
-    "Timeline.slowdown, no time": (
-        lambda: dataclasses.replace(TIMELINE, seconds=1.0).slowdown(3),
-        r"measure\(f, x\)\.total, found 3",
-    ),
     "measure, deleted result": (lambda: d2lpar.measure(lambda: GONE), "wait for that call's"),
     "wait_all, empty": (lambda: d2lpar.wait_all([]), "None for all of them"),
     "wait_all, a name": (lambda: d2lpar.wait_all(["cpu:0"]), "needs a device of JAX, such as"),

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import DEVICE, HOST, as_table, format_seconds, share_bar
 
 PYTHON = "Python"
@@ -108,39 +107,6 @@ class Timeline:
     def elapsed(self) -> float:
         """Seconds from the start of the recording to the end of the last event."""
         return max((event.end for event in self.events), default=0) / 1e9
-
-    def slowdown(self, unrecorded: Quantity) -> Quantity:
-        """Return how many times as long the call took while it was recorded.
-
-        Measure the same call without recording, before or afterwards, with `measure` or `compare`:
-        `slowdown` itself calls nothing.
-
-        Args:
-            unrecorded: The time of such calls in seconds, such as `measure(f, x).total`.
-
-        Returns:
-            The time of the recorded call over each of the unrecorded times. The interval covers the
-            spread of the unrecorded times only; record again to see how much recordings differ.
-
-        Raises:
-            ValueError: If `unrecorded` is not in seconds, or the timeline was read from a file.
-
-        Example:
-            >>> Timeline((), seconds=0.3).slowdown(Quantity("step, total", (0.1, 0.2, 0.1), "s"))
-            time, recorded over unrecorded: 3 (3 samples, too few for an interval)
-        """
-        if self.seconds is None:
-            raise ValueError(
-                "slowdown() needs the time of the recorded call, which a trace from a file "
-                "does not have: take a timeline that record_trace() has returned."
-            )
-        if not isinstance(unrecorded, Quantity) or unrecorded.unit != "s":
-            raise ValueError(
-                "slowdown() needs the time of unrecorded calls in seconds, such as "
-                f"measure(f, x).total, found {unrecorded!r}."
-            )
-        recorded = replace(unrecorded, samples=(self.seconds,) * len(unrecorded.samples))
-        return (recorded / unrecorded).rename("time, recorded over unrecorded")
 
     def scaled_to(self, seconds: float) -> "Timeline":
         """Return the timeline as long as the call takes without recording.

@@ -5,7 +5,6 @@ import pytest
 from tables import bars_of, cells_of, remarks_of
 from timelines import event, spans, timeline
 
-from d2lpar import Quantity
 from d2lpar._plain.format import DEVICE, HOST
 from d2lpar._timeline.timeline import PYTHON
 
@@ -93,6 +92,8 @@ def test_the_first_seconds_of_a_timeline_are_cut_off_at_their_end():
     whole = timeline(event("CPU 0", 0, 4), event("CPU 0", 5, 9), event("CPU 1", 7, 8))
     assert spans(whole.first(6e-9).events) == [("f", 0, 4), ("f", 5, 6)]
     assert whole.first(1).events == whole.events
+    recorded = replace(whole, seconds=0.6)
+    assert recorded.programs.seconds == recorded.first(1).seconds == 0.6
 
 
 def test_a_recording_is_scaled_to_the_length_that_the_clock_says():
@@ -100,12 +101,3 @@ def test_a_recording_is_scaled_to_the_length_that_the_clock_says():
     assert spans(scaled.events) == [("f", 5, 10), ("f", 15, 20)]
     assert (scaled.elapsed, scaled.seconds) == (20e-9, 20e-9)
     assert timeline().scaled_to(1).events == ()
-
-
-def test_how_much_slower_a_recording_was_is_its_time_over_that_of_each_call_without():
-    recorded = replace(timeline(event("CPU 0", 0, 1)), seconds=0.6)
-    slower = recorded.slowdown(Quantity("step, total", (0.2, 0.3, 0.1, 0.2, 0.2, 0.2), "s"))
-    assert slower.samples == pytest.approx((3, 2, 6, 3, 3, 3))
-    assert slower.interval == pytest.approx((2, 6))
-    assert (slower.name, slower.unit) == ("time, recorded over unrecorded", "")
-    assert recorded.programs.seconds == recorded.first(1).seconds == 0.6
