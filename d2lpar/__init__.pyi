@@ -48,11 +48,7 @@ from ._plain.errors import (
 )
 from ._plain.format import format_bytes as format_bytes, format_seconds as format_seconds
 from ._processes.workers import Workers as Workers
-from ._timeline.graph import (
-    computation_graph as computation_graph,
-    critical_path as critical_path,
-    width as width,
-)
+from ._timeline.graph import computation_graph as computation_graph, critical_path as critical_path
 from ._timeline.plot import (
     COLORS as COLORS,
     device_color as device_color,

@@ -123,44 +123,14 @@ def critical_path(graph: nx.DiGraph, seconds: Mapping[int, float] | None = None)
     """
     require_graph(graph, "critical_path()")
     if seconds is None:
-        seconds = dict.fromkeys(_operators(graph), 1.0)
+        operators = graph.nodes(data="operator")
+        seconds = {node: 1.0 for node, operator in operators if operator != "input"}
     cost = {node: seconds.get(node, 0.0) for node in graph}
     weighted = nx.DiGraph()  # networkx weighs edges: each gets the cost of its end.
     weighted.add_weighted_edges_from((start, end, cost[end]) for start, end in graph.edges)
     weighted.add_weighted_edges_from(("start", node, cost[node]) for node in graph)
     path = nx.dag_longest_path(weighted)[1:] if len(graph) else []
     return list(itertools.dropwhile(lambda node: not cost[node], path))
-
-
-def width(graph: nx.DiGraph, nodes: Iterable[int] | None = None) -> int:
-    """Return the width of a graph: the largest number of operators that do not need one another.
-
-    More devices than that cannot all be busy. By Dilworth's theorem the width is the number of
-    operators minus the largest matching between operators and later operators (D. R. Fulkerson,
-    1956, Note on Dilworth's decomposition theorem for partially ordered sets).
-
-    Args:
-        graph: A graph from `computation_graph`.
-        nodes: The nodes that count; all but the inputs if None.
-
-    Raises:
-        ValueError: If `graph` is not a graph.
-
-    Example:
-        >>> import jax.numpy as jnp
-        >>> width(computation_graph(lambda x: jnp.sin(x) + jnp.cos(x) * 2, 1.0))
-        2
-    """
-    require_graph(graph, "width()")
-    if nodes is None:
-        nodes = _operators(graph)
-    nodes = set(nodes)
-    after = nx.transitive_closure_dag(graph).subgraph(nodes)
-    pairs = nx.Graph()
-    pairs.add_nodes_from(("before", node) for node in nodes)
-    pairs.add_edges_from((("before", start), ("after", end)) for start, end in after.edges)
-    matching = nx.bipartite.maximum_matching(pairs, [("before", node) for node in nodes])
-    return len(nodes) - len(matching) // 2
 
 
 def require_graph(graph: Any, caller: str) -> None:
@@ -170,10 +140,6 @@ def require_graph(graph: Any, caller: str) -> None:
             f"{caller} needs a graph, found {type(graph).__name__}: pass the result of "
             "computation_graph(function, *args)."
         )
-
-
-def _operators(graph: nx.DiGraph) -> list[int]:
-    return [node for node, operator in graph.nodes(data="operator") if operator != "input"]
 
 
 def is_copy(graph: nx.DiGraph, node: int) -> bool:

@@ -1,6 +1,3 @@
-import itertools
-import random
-
 import jax
 import jax.numpy as jnp
 import networkx as nx
@@ -8,7 +5,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
-from d2lpar import DeviceError, computation_graph, cpu, critical_path, width
+from d2lpar import DeviceError, computation_graph, cpu, critical_path
 
 X = jnp.ones((1, 2))
 
@@ -141,25 +138,3 @@ def test_nodes_that_take_no_time_are_left_out_at_both_ends_but_not_between():
     assert critical_path(graph, {1: 1.0, 3: 1.0}) == [1, 2, 3]
     assert critical_path(nx.DiGraph([(0, 1), (2, 3)]), {0: 5, 1: 1, 3: 2}) == [0, 1]
     assert critical_path(graph, {}) == critical_path(nx.DiGraph()) == []
-
-
-def test_the_width_is_the_largest_set_of_nodes_of_which_none_needs_another():
-    chance = random.Random(0)
-    for _ in range(30):
-        graph = nx.gnp_random_graph(8, chance.random(), seed=chance.randrange(10**6), directed=True)
-        graph = nx.DiGraph((a, b) for a, b in graph.edges if a < b)
-        closure = nx.transitive_closure(graph)
-        widest = max(
-            len(chosen)
-            for size in range(len(graph) + 1)
-            for chosen in itertools.combinations(graph, size)
-            if not any(closure.has_edge(*pair) for pair in itertools.permutations(chosen, 2))
-        )
-        assert width(graph, graph.nodes) == widest
-
-
-def test_inputs_do_not_count_for_the_width_and_other_nodes_only_if_named():
-    graph = computation_graph(lambda x, y: (jnp.sin(x) * y, jnp.cos(x)), X, X)
-    assert width(graph) == 2
-    assert width(graph, [node for node in graph if graph.nodes[node]["operator"] == "cos"]) == 1
-    assert width(graph, []) == 0

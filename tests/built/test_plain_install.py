@@ -18,7 +18,6 @@ pytestmark = pytest.mark.xdist_group("plain install")  # The tests share one env
 
 NEEDED = {
     "plot_graph({})": ("networkx", "plot"),
-    "width({})": ("networkx", "plot"),
     "use_style()": ("matplotlib", "plot"),
     "import d2lpar.book": ("altair", "book"),
     "Workers(1).run(abs, 1)": ("cloudpickle", "processes"),
