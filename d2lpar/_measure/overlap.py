@@ -25,21 +25,11 @@ SLACK = 0.05
 """A score may lie this far outside 0 to 1 without a warning."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class OverlapScore(Quantity):
     """How much two activities overlapped, round by round: 0 is not at all, 1 is perfectly.
 
-    Attributes:
-        name: As in `Quantity`.
-        samples: The score of each round.
-        unit: Empty, since it is a ratio.
-        exact: As in `Quantity`.
-        level: As in `Quantity`.
-        once: As in `Quantity`.
-        shared_device: The device that holds the results of both, if they lie on a single one.
+    It has the attributes of a `Quantity`; its unit is empty, since it is a ratio.
     """
-
-    shared_device: str = ""
 
     @property
     def broken(self) -> bool:
@@ -57,11 +47,6 @@ class OverlapScore(Quantity):
             )
         if self.interval[1] < -SLACK:
             warnings.append("clearly below 0: the two hinder each other, or the runs differ")
-        if self.shared_device:
-            warnings.append(
-                f"both results are on {self.shared_device}, where programs from one thread take "
-                "turns"
-            )
         return tuple(warnings)
 
     def __repr__(self) -> str:
@@ -108,10 +93,7 @@ def overlap_score(
         raise ValueError("An overlap score needs times above 0 seconds.")
     rounds = zip(*(quantity.samples for quantity in times), strict=True)
     scores = tuple((a + b - both) / min(a, b) for a, b, both in rounds)
-    measured = [time for time in (first, second) if isinstance(time, Measurement)]
-    devices = set().union(*(measurement.devices for measurement in measured))
-    shared = devices.pop() if len(measured) == 2 and len(devices) == 1 else ""
-    return OverlapScore("overlap score", scores, shared_device=shared, **certainty_of(*times))
+    return OverlapScore("overlap score", scores, **certainty_of(*times))
 
 
 @dataclass(frozen=True, repr=False)

@@ -5,7 +5,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from numbers import Real
 from typing import Any
 
@@ -233,8 +233,7 @@ class Quantity:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the quantity as plain data, for JSON."""
-        data = {field.name: getattr(self, field.name) for field in fields(Quantity)}
-        return data | {"samples": list(self.samples)}
+        return asdict(self) | {"samples": list(self.samples)}
 
     def __format__(self, spec: str) -> str:
         """Write the median for use in a sentence.

@@ -81,6 +81,12 @@ def test_a_measurement_shows_both_times_and_its_doubts(clock, device):
     ]
 
 
+def test_a_measurement_has_the_names_of_the_devices_of_its_results():
+    x, y = (jax.device_put(jnp.ones(3), cpu(index)) for index in (0, 1))
+    times = compare({"x": lambda: x, "both": lambda: (x, [y])}, repeats=6)
+    assert [times[arm].devices for arm in times] == [{"CPU 0"}, {"CPU 0", "CPU 1"}]
+
+
 @pytest.mark.parametrize(
     ("warmup", "call", "where"), [(0, 1, "round 1"), (1, 1, "the warm-up"), (1, 3, "round 2")]
 )

@@ -1,12 +1,10 @@
 import math
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import FakeDevice
 
-from d2lpar import Quantity, compare, cpu, exact, measure_overlap, overlap_score
+from d2lpar import Quantity, exact, measure_overlap, overlap_score
 
 BROKEN = "a broken measurement: clearly above 1, so the runs differ in something other than overlap"
 HINDERED = "clearly below 0: the two hinder each other, or the runs differ"
@@ -64,18 +62,6 @@ def test_something_is_said_if_the_whole_interval_is_clearly_outside_0_to_1(score
     assert repr(result).endswith(warnings or ("samples)", "interval)"))
     # The box of a claim has its own words.
     assert BROKEN not in str(result > 0.5)
-
-
-@pytest.mark.parametrize(("other", "shared"), [(0, "CPU 0"), (1, "")])
-def test_two_activities_on_one_device_carry_a_caution(other, shared):
-    add = jax.jit(lambda x: x + 1)
-    x, y = (jax.device_put(jnp.ones(3), cpu(index)) for index in (0, other))
-    times = compare({"x": lambda: add(x), "y": lambda: add(y), "both": lambda: (add(x), add(y))})
-    result = overlap_score(times["x"], times["y"], times["both"])
-    assert result.shared_device == shared
-    caution = "both results are on CPU 0, where programs from one thread take turns"
-    assert (caution in result.warnings) is bool(shared)
-    assert (caution in repr(result)) is bool(shared)
 
 
 @pytest.mark.parametrize(
