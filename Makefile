@@ -85,7 +85,8 @@ libraries:  # try `watch`, and the recipes, on programs that use them
 	    python -m pytest -rs tests/_watch/test_libraries.py tests/book/test_in_your_own_code.py
 
 serve:  ## serve the built book on this machine (PORT=8000)
-	$(run) python .ci/serve.py $(or $(PORT),8000)
+	@test -f _build/html/book/index.html || { echo "There is no book yet: make book" >&2; exit 1; }
+	$(run) python -m http.server --bind 127.0.0.1 --directory _build/html $(or $(PORT),8000)
 
 matrix:  ## test the package and the notebooks on every Python 3.11-3.13, with jax 0.7.2 and newest
 	$(run) nox
