@@ -113,8 +113,6 @@ class Workers:
         gpus: Whether each has one GPU, number 0 the first, instead of CPU devices.
         initialize: Whether they call `jax.distributed.initialize` before they are ready. If not,
             the function that runs calls it, without arguments, as under mpirun or Slurm.
-        port: Where number 0 listens for the others, on this machine only; 0 lets the system choose
-            a free one.
         timeout: Seconds until all have to be ready.
 
     Raises:
@@ -141,12 +139,10 @@ class Workers:
         pin: bool = False,
         gpus: bool = False,
         initialize: bool = True,
-        port: int = 0,
         timeout: float = 60.0,
     ) -> None:
         for name, value in (("count", count), ("devices", 1 if devices is None else devices)):
             require_count(name, value, at_least=1)
-        require_count("port", port, at_least=0)
         require_seconds("timeout", timeout)
         require_posix("Workers")  # Passes a socket to another process.
         if pin and not hasattr(os, "sched_setaffinity"):
@@ -167,7 +163,7 @@ class Workers:
         self._lock = threading.Lock()
         cookie = f"{os.getpid()}.{self._token}"
         cores = sorted(os.sched_getaffinity(0)) if pin else [None]
-        self._port = _reserved(port)
+        self._port = _reserved()
         # Called once: by the user, by the garbage collector, or when this process exits.
         self.close = weakref.finalize(self, _end, self._workers, os.getpid(), cookie, self._port)
         address = "{}:{}".format(*self._port.getsockname())
@@ -724,24 +720,15 @@ def _gpus_here() -> int:
     return int(counted.stdout.split()[-1]) if counted.stdout.strip() else 0
 
 
-def _reserved(port: int) -> socket.socket:
-    """Return a socket that reserves a port for JAX: the given one, or a free one for 0.
+def _reserved() -> socket.socket:
+    """Return a socket that reserves a free port of this machine for JAX.
 
     JAX's coordinator binds its port with SO_REUSEPORT (gRPC's default). So two programs with the
     same port would both bind it, and their processes would meet each other.
     """
     keeper = socket.socket()
-    try:
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Accept TIME_WAIT.
-        keeper.bind(("127.0.0.1", port))
-        # From here on only sockets with SO_REUSEPORT can bind the port: JAX's coordinator, but no
-        # other keeper, which binds before it sets that option.
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-        keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    except (OSError, OverflowError) as error:
-        keeper.close()
-        raise WorkerError(
-            f"The processes cannot meet at 127.0.0.1:{port}: {error}. Choose another port, or "
-            "leave it out."
-        ) from error
+    keeper.bind(("127.0.0.1", 0))
+    # From here on JAX's coordinator can bind the port, but no socket without SO_REUSEPORT, and no
+    # other keeper: one sets the option after it has bound.
+    keeper.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     return keeper

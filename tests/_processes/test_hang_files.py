@@ -29,7 +29,7 @@ sys.stdin.read()
 
 
 def test_two_launchers_leave_files_of_which_merge_says_who_is_missing(script, tmp_path, capsys):
-    path, port = script(HANGS), _reserved(0)
+    path, port = script(HANGS), _reserved()
     command = [sys.executable, "-m", "d2lpar", "watch", "--hang-dir", tmp_path]
     command += [path, "127.0.0.1:{}".format(*port.getsockname()[1:])]
     environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
