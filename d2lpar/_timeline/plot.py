@@ -389,7 +389,6 @@ def plot_curves(
     *,
     xlabel: str,
     ylabel: str,
-    xunit: str = "",
     models: Mapping[str, tuple[Sequence[float], Sequence[float]]] | None = None,
 ) -> plt.Axes:
     """Draw measured quantities over a parameter, and the predictions of models as lines.
@@ -400,7 +399,6 @@ def plot_curves(
             up to four curves.
         xlabel: The parameter.
         ylabel: The measured quantity.
-        xunit: The unit of the parameter, `"s"` or `"B"`, if it has one.
         models: Values of the parameter and a model's predictions for them, by the name of the
             model; up to three.
 
@@ -434,7 +432,7 @@ def plot_curves(
         axes.plot(model_xs, ys, line, color=COLORS["model"], lw=1.2, label=label)
     axes.set_xscale("log")
     axes.set_yscale("log")
-    format_log_axis(axes.xaxis, xunit)
+    format_log_axis(axes.xaxis, "")
     format_log_axis(axes.yaxis, next(iter(curves.values()))[0].unit)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     axes.figure.legend(loc="outside upper center", ncols=2)
