@@ -11,8 +11,7 @@ from d2lpar._plain.errors import D2lparError
 from d2lpar._versions.compare import (
     TWO_RUNS,
     Program,
-    changes,
-    changes_in_turn,
+    changes_of,
     in_turn,
     read,
     report,
@@ -48,7 +47,7 @@ def compare(options: argparse.Namespace) -> int:
         for name, value in zip(("--rounds", "--fail-over", "-m"), values, strict=True):
             if value is not None:
                 options.refuse(
-                    f"{name} needs --before or --before-python: two files allow no sure verdict"
+                    f"{name} needs --before or --before-python: two files allow no verdict"
                 )
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
@@ -89,12 +88,12 @@ def _compare(options: argparse.Namespace, of_versions: bool) -> int:
             commits = options.before, options.after
             pythons = options.before_python, options.after_python
             names, runs, notes = in_turn(program, commits, pythons, rounds)
-            result = changes_in_turn(runs)
         else:
             names = options.script, options.arguments[0]
             runs = [(read(Path(names[0])), read(Path(names[1])))]
             require_common(names, *runs[0])
-            result, notes = changes(*runs[0]), [TWO_RUNS]
+            notes = [TWO_RUNS]
+        result = changes_of(runs)
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ def test_two_files_are_compared_with_a_caution(tmp_path, capsys):
     after.write_text(f"printed before\n{run_of(f=SLOW).to_json()}\n")
     assert compare(before, after) == 0
     out = capsys.readouterr().out
-    assert ": seems slower" in out
+    assert "2 times (too few runs for an interval): undecided" in out
     assert "Caution: these are two runs at two times." in out
 
 
@@ -110,7 +110,7 @@ def test_two_commits_are_compared_whatever_the_files_here_are(repository, capsys
     commit()
     write({"times.py": "1 / 0"})
     assert once("--after", "HEAD~", "-m", "benchmarks.bench") == 0
-    assert "2 times (too few for an interval): undecided" in capsys.readouterr().out
+    assert "2 times (too few runs for an interval): undecided" in capsys.readouterr().out
 
 
 def test_two_environments_run_the_files_here_also_outside_a_repository(
