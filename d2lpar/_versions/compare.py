@@ -221,11 +221,8 @@ def versions_of(
             try:
                 full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
             except D2lparError as error:
-                shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-                way_out = " This clone is shallow; git fetch --unshallow brings the others."
-                raise D2lparError(
-                    f"git has no commit {commit!r} here.{way_out * shallow}"
-                ) from error
+                way_out = "A shallow clone gets others by git fetch --unshallow."
+                raise D2lparError(f"git has no commit {commit!r} here. {way_out}") from error
             root = Path(folder, where).resolve()
             _git("clone", "--quiet", "--shared", "--no-checkout", str(repository), str(root))
             _git("-C", str(root), "checkout", "--quiet", "--detach", full)
