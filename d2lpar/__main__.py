@@ -144,9 +144,9 @@ def _parser() -> argparse.ArgumentParser:
     comparing = commands.add_parser(
         "compare",
         help="show which of two versions of a program is faster",
-        description="Show which of two versions of a program is faster, and by how much: from two "
-        "files written by Comparison.to_json; or from two commits or two environments, which run a "
-        "script in turn that prints that JSON as its last line.",
+        description="Show which of two versions of a program is faster, and by how much: two "
+        "commits or two environments, which run a script in turn that prints the JSON of "
+        "Comparison.to_json as its last line. Or show the ratio of two files of such JSON.",
         usage="d2lpar compare [-h] [--dispatch] before.json after.json\n"
         "       d2lpar compare [-h] [--dispatch] --before COMMIT [--after COMMIT] "
         "[--before-python PATH] [--after-python PATH] [--rounds N] [--fail-over SHARE] [-m] script "

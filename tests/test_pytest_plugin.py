@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import d2lpar
-from d2lpar import Comparison
 
 LOOP = """
 import jax, jax.numpy as jnp
@@ -77,39 +76,26 @@ def test_a_loop_that_reads_its_loss_fails_with_the_line_and_shows_nothing_of_our
     assert "no_waits.py:" not in run.stdout
 
 
-def test_a_test_compares_shows_its_times_and_writes_them_also_from_another_process(tmp_path):
-    options = ["-p", "xdist.plugin", "--numprocesses", "2", "--d2lpar-json", "times.json"]
-    run = run_pytest(tmp_path, COMPARES, *options)
+def test_a_test_compares_and_shows_its_times_also_from_another_process(tmp_path):
+    run = run_pytest(tmp_path, COMPARES, "-p", "xdist.plugin", "--numprocesses", "2")
     assert run.returncode == 1, run.stdout
     assert "2 failed, 1 passed" in run.stdout
     assert "where False = sum, total: " in run.stdout  # With what was measured behind it.
     shown = run.stdout.partition("d2lpar: when calls return, and when results are ready")[2]
-    assert "test_loop.py::test_speed[10]\nsum, 6 repeats\n  dispatch" in shown
+    for test in ("[10]", "[20]", "[10] (2)", "[20] (2)"):
+        assert f"test_loop.py::test_speed{test}\nsum, 6 repeats\n  dispatch" in shown
+    assert shown.count("\nproduct, 6 repeats\n") == 2
     assert "Too few rounds count: this needs no other program." in shown
     assert "Caution: with -n of pytest-xdist, these ran beside other tests." in shown
-    times = Comparison.from_json((tmp_path / "times.json").read_text())
-    assert set(times) == {
-        f"test_loop.py::test_speed[{size}]{name}"
-        for size in (10, 20)
-        for name in (": product", ": sum", " (2): sum")
-    }
 
 
-def test_a_file_that_cannot_be_written_is_refused_before_any_test_runs(tmp_path):
-    run = run_pytest(tmp_path, COMPARES, "--d2lpar-json", "nowhere/times.json")
-    assert run.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "--d2lpar-json: 'nowhere/times.json' cannot be written" in run.stderr
-
-
-def test_without_our_fixtures_jax_is_not_imported_and_an_earlier_file_stays(tmp_path):
+def test_without_our_fixtures_jax_is_not_imported_and_nothing_is_shown(tmp_path):
     own = "import pytest\n\n@pytest.fixture\ndef compare(): return 'own'\n"
     (tmp_path / "conftest.py").write_text(own)
-    (tmp_path / "times.json").write_text("earlier")
     test = "import sys\n\ndef test(compare): assert compare == 'own' and 'jax' not in sys.modules"
-    run = run_pytest(tmp_path, test, "--d2lpar-json", "times.json")
+    run = run_pytest(tmp_path, test)
     assert run.returncode == 0, run.stdout
-    assert "times.json is not written: no test has used the fixture `compare`" in run.stdout
-    assert (tmp_path / "times.json").read_text() == "earlier"
+    assert "when calls return" not in run.stdout
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])

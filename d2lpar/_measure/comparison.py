@@ -105,26 +105,11 @@ class Measurement:
         return "\n".join(lines)
 
     def to_json(self) -> str:
-        """Return it as one line of JSON, to be read again by `from_json`: all samples, in seconds.
+        """Return it as one line of JSON, with all samples, in seconds.
 
-        A `Comparison` of one function has the same line, so `python -m d2lpar compare` reads it.
+        It is that of a `Comparison` of this one function, and read by `Comparison.from_json`.
         """
         return Comparison([self], self.total.level).to_json()
-
-    @classmethod
-    def from_json(cls, text: str) -> "Measurement":
-        """Read a measurement from the text that `to_json` wrote.
-
-        Raises:
-            ValueError: If it is something else, or a comparison of several functions.
-        """
-        measured = list(Comparison.from_json(text).values())
-        if len(measured) != 1:
-            raise ValueError(
-                f"This is a comparison of {len(measured)} functions: read it with "
-                "Comparison.from_json."
-            )
-        return measured[0]
 
     @property
     def _remarks(self) -> list[str]:

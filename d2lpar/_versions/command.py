@@ -3,16 +3,14 @@
 import argparse
 import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 from d2lpar._plain.errors import D2lparError
 from d2lpar._versions.compare import (
     TWO_RUNS,
     Program,
-    changes,
-    changes_in_turn,
+    changes_of,
     in_turn,
     read,
     report,
@@ -23,6 +21,7 @@ _OF_TWO_VERSIONS = {
     f"--{name}"
     for name in ("before", "after", "before-python", "after-python", "rounds", "fail-over")
 }
+_ENDING_SIGNALS = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
 def compare(options: argparse.Namespace) -> int:
@@ -48,37 +47,22 @@ def compare(options: argparse.Namespace) -> int:
         for name, value in zip(("--rounds", "--fail-over", "-m"), values, strict=True):
             if value is not None:
                 options.refuse(
-                    f"{name} needs --before or --before-python: two files allow no sure verdict"
+                    f"{name} needs --before or --before-python: two files allow no verdict"
                 )
         if len(options.arguments) != 1:
             options.refuse("give two files, or --before COMMIT and a script")
-    with _signals_exit():
+    with ExitStack() as restoring:
+        for number in _ENDING_SIGNALS:
+            if signal.getsignal(number) != signal.SIG_IGN:  # As it is under nohup.
+                restoring.callback(signal.signal, number, signal.signal(number, _end))
         return _compare(options, of_versions)
 
 
-@contextmanager
-def _signals_exit() -> Iterator[None]:
-    """Turn the signals that end a program into SystemExit, which removes clones and processes.
-
-    Further signals are ignored, so that they cannot disturb that. Signals that were ignored before,
-    as under nohup, stay ignored.
-    """
-    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in signals}
-    handled = [number for number, handler in before.items() if handler != signal.SIG_IGN]
-
-    def end(number: int, _: object) -> None:
-        for other in handled:
-            signal.signal(other, signal.SIG_IGN)
-        sys.exit(128 + number)
-
-    for number in handled:
-        signal.signal(number, end)
-    try:
-        yield
-    finally:
-        for number in handled:
-            signal.signal(number, before[number])
+def _end(number: int, _: object) -> None:
+    """Exit so that clones and processes are removed; further signals must not disturb that."""
+    for other in _ENDING_SIGNALS:
+        signal.signal(other, signal.SIG_IGN)
+    sys.exit(128 + number)
 
 
 def _compare(options: argparse.Namespace, of_versions: bool) -> int:
@@ -89,12 +73,12 @@ def _compare(options: argparse.Namespace, of_versions: bool) -> int:
             commits = options.before, options.after
             pythons = options.before_python, options.after_python
             names, runs, notes = in_turn(program, commits, pythons, rounds)
-            result = changes_in_turn(runs)
         else:
             names = options.script, options.arguments[0]
             runs = [(read(Path(names[0])), read(Path(names[1])))]
             require_common(names, *runs[0])
-            result, notes = changes(*runs[0]), [TWO_RUNS]
+            notes = [TWO_RUNS]
+        result = changes_of(runs)
     except (D2lparError, ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 2

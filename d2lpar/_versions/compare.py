@@ -1,14 +1,10 @@
 """Compare two versions of a program: two files of measurements, or two in turn.
 
-How it works. A script prints its measurement as JSON. For two files, the ratio of two times is the
-median of the ratios of each sample of one to each sample of the other (Hodges and Lehmann). Its
-interval comes from the distribution of the rank sum (Moses; M. Hollander, D. A. Wolfe and E.
-Chicken, Nonparametric Statistical Methods, 3rd ed., sections 4.2 and 4.3). The interval is right if
-the two distributions differ by a factor only; a version that merely varies more may seem faster or
-slower. And it covers how samples vary within a run, but not how runs vary: the processor's clock,
-other programs and the placement of memory affect a whole run. Therefore two commits, or two
-environments, are run in turn, each time in a new process, in reversed order in every other round.
-Each round then gives one ratio, and the result is the median of these.
+How it works. A script prints its measurement as JSON. Two files give the ratio of their medians,
+without an interval: samples show how times vary within a run, but not how runs vary. The
+processor's clock, other programs and the placement of memory affect a whole run. Therefore two
+commits, or two environments, are run in turn, each time in a new process, in reversed order in
+every other round. Each round then gives one ratio, and the result is the median of these.
 """
 
 import contextlib
@@ -24,8 +20,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from d2lpar._measure.comparison import Comparison
 from d2lpar._measure.quantity import LEVEL, Quantity, in_percent
@@ -55,22 +49,17 @@ class Change:
     after: float
     unit: str
     ratio: float  # After over before; NaN if not all numbers are positive.
-    interval: tuple[float, float]  # Of the ratio; infinite if there are too few samples for one.
+    interval: tuple[float, float]  # Of the ratio; infinite if there are too few runs for one.
     needs: str | None = None  # A need that the machine did not meet: no verdict.
-    in_turn: bool = True  # Otherwise the interval does not cover how runs differ.
 
     @property
     def verdict(self) -> str:
-        """Faster or slower for a time, less or more for other quantities; or undecided.
-
-        If the two were not run in turn, the version only "seems" faster.
-        """
+        """Faster or slower for a time, less or more for other quantities; or undecided."""
         low, high = self.interval
         less, more = ("faster", "slower") if self.unit == "s" else ("less", "more")
         if self.needs:
             return f"needs {self.needs}"
-        verdict = less if high < 1 else more if low > 1 else "undecided"
-        return verdict if self.in_turn or verdict == "undecided" else f"seems {verdict}"
+        return less if high < 1 else more if low > 1 else "undecided"
 
     def is_surely_later(self, over: float) -> bool:
         """Return whether the whole interval of the time to a result lies above a ratio."""
@@ -83,8 +72,8 @@ class Change:
         left = f"  {label:<12} {numbers[0]:>9} -> {numbers[1]:<9}"
         if math.isnan(self.ratio):
             return f"{left} no ratio, since not all values are positive"
-        interval = "too few for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
-        return f"{left} {self.ratio:6.3g} times ({interval}): {self.verdict}"
+        shown = "too few runs for an interval" if math.isinf(high) else f"{low:.3g} to {high:.3g}"
+        return f"{left} {self.ratio:6.3g} times ({shown}): {self.verdict}"
 
 
 def read(file: Path) -> Comparison:
@@ -109,17 +98,6 @@ def _last_line(text: str) -> str:
     return last
 
 
-def changes(before: Comparison, after: Comparison) -> list[Change]:
-    """Return the change of each common quantity, from the samples of two runs alone."""
-    needs = before.needs or after.needs
-    result = []
-    for function, quantity in in_common(before, after):
-        old, new = before[function][quantity], after[function][quantity]
-        numbers = old.median, new.median, old.unit, *ratio_of(new, old)
-        result.append(Change(function, quantity, *numbers, needs, in_turn=False))
-    return result
-
-
 def require_common(names: tuple[str, str], before: Comparison, after: Comparison) -> None:
     """Refuse two runs that have no function of the same name."""
     if not in_common(before, after):
@@ -142,46 +120,6 @@ def _units(run: Comparison) -> dict[tuple[str, str], str]:
         for function, measurement in run.items()
         for quantity in ("total", "dispatch", *measurement.observed)
     }
-
-
-def ratio_of(new: Quantity, old: Quantity) -> tuple[float, tuple[float, float]]:
-    """Return the ratio of two quantities that were not measured in turn, and its interval."""
-    over, under = np.array(new.samples), np.array(old.samples)
-    if not (np.all(over > 0) and np.all(under > 0)):
-        return NO_RATIO
-    ratios = np.sort(np.divide.outer(over, under), axis=None)
-    k = _rank_of_the_end(len(over), len(under), (1 - max(new.level, old.level)) / 2)
-    interval = (ratios[k - 1], ratios[-k]) if k else (-math.inf, math.inf)
-    return float(np.median(ratios)), (float(interval[0]), float(interval[1]))
-
-
-def _rank_of_the_end(m: int, n: int, outside: float) -> int:
-    """Return the rank, among the sorted m n ratios, of an interval's end; 0 if there is none."""
-    if m * n <= 2500:
-        return int(np.searchsorted(np.cumsum(rank_sums(m, n)), outside, side="right"))
-    # The exact distribution would take minutes for a thousand samples. This is the normal
-    # approximation of section 4.3 (see the head of this file).
-    spread = math.sqrt(m * n * (m + n + 1) / 12)
-    return math.floor(m * n / 2 + statistics.NormalDist().inv_cdf(outside) * spread)
-
-
-def rank_sums(m: int, n: int) -> np.ndarray:
-    """Return the probability of each value of Mann and Whitney's U, if m and n samples are alike.
-
-    Shape: (m n + 1,). The last sample in order is one of the m or one of the n (H. B. Mann and
-    D. R. Whitney, 1947, On a test of whether one of two random variables is stochastically larger
-    than the other, Annals of Mathematical Statistics 18, equation 5).
-
-    Example:
-        >>> rank_sums(1, 2)
-        array([0.33333333, 0.33333333, 0.33333333])
-    """
-    row = [np.eye(1, m * n + 1)[0] for _ in range(n + 1)]  # Without any of the m, U is 0.
-    for i in range(1, m + 1):
-        for j in range(n + 1):
-            exceeds = np.roll(row[j], j)  # One of the m is last, and exceeds all j.
-            row[j] = (i * exceeds + (j * row[j - 1] if j else 0)) / (i + j)
-    return row[n]
 
 
 class Version(NamedTuple):
@@ -283,11 +221,8 @@ def versions_of(
             try:
                 full = _git("rev-parse", "--verify", "--end-of-options", f"{commit}^{{commit}}")
             except D2lparError as error:
-                shallow = _git("rev-parse", "--is-shallow-repository") == "true"
-                way_out = " This clone is shallow; git fetch --unshallow brings the others."
-                raise D2lparError(
-                    f"git has no commit {commit!r} here.{way_out * shallow}"
-                ) from error
+                way_out = "A shallow clone gets others by git fetch --unshallow."
+                raise D2lparError(f"git has no commit {commit!r} here. {way_out}") from error
             root = Path(folder, where).resolve()
             _git("clone", "--quiet", "--shared", "--no-checkout", str(repository), str(root))
             _git("-C", str(root), "checkout", "--quiet", "--detach", full)
@@ -321,11 +256,7 @@ def _without_gits_variables() -> dict[str, str]:
 
     With these, such as GIT_INDEX_FILE, commands in a clone would write into the user's repository.
     """
-    command = ["git", "rev-parse", "--local-env-vars"]
-    try:
-        names = subprocess.check_output(command, text=True).split()
-    except FileNotFoundError as error:
-        raise D2lparError("git, which holds the two versions, was not found.") from error
+    names = subprocess.check_output(["git", "rev-parse", "--local-env-vars"], text=True).split()
     return {name: value for name, value in os.environ.items() if name not in names}
 
 
@@ -389,7 +320,7 @@ def in_turn(
     return (old.name, new.name), pairs, notes
 
 
-def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
+def changes_of(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Change]:
     """Return the change of each quantity that every run has measured, from one ratio per round."""
     runs = [run for pair in pairs for run in pair]
     needs = next((run.needs for run in runs if run.needs), None)
@@ -408,11 +339,9 @@ def changes_in_turn(pairs: Sequence[tuple[Comparison, Comparison]]) -> list[Chan
 
 
 TWO_RUNS = """\
-In parentheses: the interval of the ratio, from the samples of both runs.
 Caution: these are two runs at two times. Differences between runs (the processor's clock, other
-programs, the placement of memory) affect the ratio but not the interval, so even an unchanged
-program may seem faster or slower. Two versions that are in git can be run in turn:
-python -m d2lpar compare --before COMMIT script.py"""
+programs, the placement of memory) may be all that the ratio shows. Two versions that are in git can
+be run in turn: python -m d2lpar compare --before COMMIT script.py"""
 """The notes for two files."""
 
 
@@ -436,7 +365,7 @@ def _how_sure(changes: Sequence[Change], rounds: int) -> Iterator[str]:
 
     An interval gets narrower with the square root of the number of rounds.
     """
-    judged = [c for c in changes if c.in_turn and not c.needs and math.isfinite(sum(c.interval))]
+    judged = [c for c in changes if not c.needs and math.isfinite(sum(c.interval))]
     if judged:
         several = f": of these {len(judged)}, {(1 - LEVEL) * len(judged):.2g} on average"
         yield f"Up to {in_percent(1 - LEVEL)} of such intervals err{several * (len(judged) > 1)}."

@@ -37,9 +37,7 @@ HIDDEN = (
 )
 
 
-def no_waits(
-    *, no_compilations: bool = False, allow_ready: bool = False
-) -> AbstractContextManager[None]:
+def no_waits(*, no_compilations: bool = False) -> AbstractContextManager[None]:
     """Assert that no line in a `with` block waits for a device, or reads an array, on CPUs too.
 
     Every read counts: `float(x)`, `x.item()`, `if x > 0:`, `f"{x}"`, `np.asarray(x)`, a barrier;
@@ -65,9 +63,6 @@ def no_waits(
     Args:
         no_compilations: Whether nothing may be compiled either. Call each function once before,
             with arguments of the same shapes, dtypes and devices.
-        allow_ready: Whether a read of a ready array is allowed, as in a loop that checks
-            `x.is_ready()`, or that reads old results. Then the speed of the machine decides whether
-            a test passes.
 
     Returns:
         A context manager.
@@ -87,12 +82,12 @@ def no_waits(
         ...
         d2lpar.WaitError: 1 line found in a block in which nothing should wait for a device: ...
     """
-    return _NoWaits(no_compilations, allow_ready)
+    return _NoWaits(no_compilations)
 
 
 class _NoWaits:
-    def __init__(self, no_compilations: bool, allow_ready: bool) -> None:
-        self._no_compilations, self._allow_ready = no_compilations, allow_ready
+    def __init__(self, no_compilations: bool) -> None:
+        self._no_compilations = no_compilations
 
     def __enter__(self) -> None:
         require_values("no_waits()")
@@ -122,8 +117,7 @@ class _NoWaits:
 
     def _note_read(self, kind: str, read: Any) -> None:
         arrays = [unwrap_key(array) for array in (read if isinstance(read, list) else [read])]
-        if not (self._allow_ready and all(map(_is_ready, arrays))):
-            self._note(_positions(sys._getframe(2)), kind, _described(arrays))
+        self._note(_positions(sys._getframe(2)), kind, _described(arrays))
 
     def _note_compilation(self, name: str) -> None:
         if current_listener() == self._note_read:  # Not in another thread, nor allowed.

@@ -19,10 +19,10 @@ def y():
     return jnp.ones((3, 3)) @ jnp.ones((3, 3))
 
 
-def waits_of(function, *args, **options):
+def waits_of(function):
     """Return what a function is found to wait for, by the code of its lines."""
-    with pytest.raises(WaitError) as raised, no_waits(**options):
-        function(*args)
+    with pytest.raises(WaitError) as raised, no_waits():
+        function()
     return {finding.place.code: finding for finding in raised.value.findings}
 
 
@@ -150,23 +150,6 @@ def test_what_is_allowed_and_the_constants_of_a_program_do_not_count_and_all_oth
 def test_of_nested_blocks_the_innermost_tells(y):
     with no_waits(), waits_allowed(), no_waits(), pytest.raises(WaitError), no_waits():
         float(y[0, 0])
-
-
-def test_a_ready_array_counts_only_if_it_is_not_allowed(y):
-    jax.block_until_ready(y)
-    deleted = jnp.ones(())
-    deleted.delete()
-    with no_waits(allow_ready=True):
-        np.asarray(y)
-        jax.block_until_ready([y, y])
-        with pytest.raises(RuntimeError):
-            float(deleted)
-
-
-def test_an_array_that_is_not_ready_counts_also_where_ready_ones_are_allowed():
-    chain = jax.jit(lambda x: jax.lax.fori_loop(0, 2000, lambda _, x: jnp.tanh(x @ x), x))
-    x = jax.block_until_ready(chain(jnp.eye(100)))
-    assert waits_of(lambda: np.asarray(chain(x)), allow_ready=True)
 
 
 def test_a_window_of_calls_in_flight_may_wait():
