@@ -25,6 +25,9 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
 """The signs for a verdict."""
 
+SPELLED = {word.lower(): word for word in ("CPU", "GPU", "JAX", "NPROC", "Python")}
+"""Words of keys that are not written in small letters."""
+
 # --- Claims -----------------------------------------------------------------------------------
 
 
@@ -114,10 +117,10 @@ def claims_by_page(app):
 
 
 def claim_link(app, docname, page, claim):
-    """Return a claim in a few words, as a link to its sentence."""
+    """Return the key of a claim in words, as a link to its sentence."""
     uri = f"{app.builder.get_relative_uri(docname, page)}#{claim.anchor}"
-    words = with_code(runs.IN_SHORT.get(claim.key, claim.text))
-    return nodes.reference("", "", *words, refuri=uri, internal=True)
+    words = " ".join(SPELLED.get(word, word) for word in claim.key.split("-"))
+    return nodes.reference("", words[0].upper() + words[1:], refuri=uri, internal=True)
 
 
 def nearest(claim):

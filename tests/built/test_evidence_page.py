@@ -69,7 +69,6 @@ def page(monkeypatch, tmp_path):
         SimpleNamespace(name=name, claims={"book/one": made}) for name, made in known.items()
     ]
     monkeypatch.setattr(runs, "machines", lambda app: machines)
-    monkeypatch.setattr(runs, "IN_SHORT", {"fork": "A `fork`"})
     folder = tmp_path / "book" / "evidence"
     folder.mkdir(parents=True)
     (folder / "causes.json").write_text(json.dumps({"pages": {"one": EVIDENCE}}))
@@ -101,15 +100,15 @@ def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page
     assert header[2:] == ["H200, 16 cores\n\nverdict on 3 of 5", "Held in repeated runs"]
     # The comparison that is nearest to failing. The H200 had another bound (dagger) or counted
     # something else (double dagger), and today's bound cannot judge its number.
-    assert fork[:3] == ["A fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
+    assert fork[:3] == ["Fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
     assert fork[3] == "2\u00a0of\u00a03, 1 undecided\n\n+10\u00a0% at worst"
     assert count[1:] == ["2 \u2713", "\u2013\u2021", "3\u00a0of\u00a03\n\nexact"]
-    assert copy[:3] == ["It copies.\n\ngain: >\u00a01", "not testable", "2 \u2713"]
+    assert copy[:3] == ["Copy GPU\n\ngain: >\u00a01", "not testable", "2 \u2713"]
     assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.
     assert new[1:] == ["2 \u2713", "2 \u2713", "not run\n\n"]
     title, known = cells_of(rest)[1:]  # A record with a verdict on less than half of the page.
     assert title == ["Page One, Xeon, 2 cores: verdict on 1 of 5"]
-    assert known == ["It leads.", "20\u00a0ms \u2713"]
+    assert known == ["Lead", "20\u00a0ms \u2713"]
     claims = FORK, COUNT, COPY, LEAD, NEW
     assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
@@ -136,7 +135,7 @@ def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
     header, title, fork, _, copy, _, new = cells_of(table)
     assert title == ["Page One (2026-11-24, at commit abc)"]
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
-    assert fork[:3] == ["A fork", "holds\n\nratio: 2: holds\n\na: holds", "the other device"]
+    assert fork[:3] == ["Fork", "holds\n\nratio: 2: holds\n\na: holds", "the other device"]
     assert fork[3].startswith("does not hold (when tried 3 times)")
     assert copy[1].startswith("cannot be tested: needs a GPU")
     assert new[1:] == ["not tested yet", "", "not tested yet"]
