@@ -35,8 +35,7 @@ def claims_table(app, docname, _):
     """Return how many claims there are, and for each page a fold with a table of its own.
 
     The table has each claim on this machine and on each whose record has a verdict for half of the
-    page's claims or more, and how often the claim held in repeated runs. A last fold has the
-    numbers of the other records.
+    page's claims or more, and how often the claim held in repeated runs.
     """
     repeated = [pages for by_page in runs.repeated(app).values() for pages in by_page.values()]
     by_machine = {
@@ -48,7 +47,6 @@ def claims_table(app, docname, _):
     content = [
         nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")
     ]
-    rest = []
     for page, claims in claims_by_page(app):
         title, titles, bounds = app.env.titles[page].astext(), [], []
         for claim in claims:
@@ -61,16 +59,12 @@ def claims_table(app, docname, _):
         for name, known in by_machine.items():
             cells = [number_of(known.get(c.key), b) for c, b in zip(claims, bounds, strict=True)]
             judged = sum(map(is_judged, cells))
-            share = f"verdict on {judged} of {len(claims)}"
             if name == "this build":
                 header.append(name)
             elif 2 * judged >= len(claims):
+                share = f"verdict on {judged} of {len(claims)}"
                 header.append([[nodes.Text(name)], [nodes.Text(share)]])
             else:
-                rest.append(f"{title}, {name}: {share}")
-                for claim, cell in zip(claims, cells, strict=True):
-                    if is_judged(cell) or "\u2020" in cell:
-                        rest.append(([[claim_link(app, docname, page, claim)]], cell))
                 continue
             columns.append(cells)
         header.append("Held in repeated runs")
@@ -78,9 +72,6 @@ def claims_table(app, docname, _):
         fold = f"{title} ({in_words(Counter(short(claim.verdict) for claim in claims))})"
         rows = list(zip(*columns, strict=True))
         content += folded(fold, table("claims", header, rows, stacked=True))
-    if rest:
-        numbers = table("recorded", ("Claim", "Recorded"), rest)
-        content += folded("Records with a verdict on less than half of a page", numbers)
     return content
 
 
