@@ -111,7 +111,6 @@ class RepeatHeads(SphinxPostTransform):
 
 CONTENT = {
     "measured": tables.measured,
-    "causes-chart": tables.causes_chart,
     "causes-table": tables.causes_table,
     "claims-table": tables.claims_table,
     "repeats-table": tables.repeats_table,

@@ -6,7 +6,6 @@ from itertools import chain, compress, repeat
 from pathlib import Path
 
 import d2lpar_runs as runs
-import numpy as np
 from docutils import nodes
 from sphinx.util import logging
 from sphinx_design.shared import create_component
@@ -142,74 +141,6 @@ def number_of(claim, decisive):
 
 
 # --- Claims without their cause ---------------------------------------------------------------
-
-
-def causes_chart(app, docname, _):
-    """Return a chart of how far each claim is from its bound with its cause and without it.
-
-    A claim about a count has no distance, and is listed below.
-    """
-    kept, rows, counted = runs.causes(app), [], []
-    for page, claims in claims_by_page(app):
-        drawn = []
-        for claim in claims:
-            sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
-            link = claim_link(app, docname, page, claim)
-            if any(side.get("margin") is None for side in sides):  # Not tested, or not here.
-                continue
-            if is_counted(claim):
-                counted += [nodes.Text("; "), link]
-            else:
-                drawn.append(([[link]], [[track(*sides)]]))
-        if drawn:
-            rows += [([[nodes.strong("", app.env.titles[page].astext())]], [[axis()]]), *drawn]
-    legend = [
-        node
-        for key, words in (("holds", " with its cause   "), ("fails", " without its cause"))
-        for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(words))
-    ]
-    words = f"{len(counted) // 2} claims are about a count, an equality or a sign, which is met or "
-    words += "not, and has no distance. All are met with their cause, and none without it: "
-    return [
-        nodes.paragraph("", "", *legend, classes=["d2lpar-legend"]),
-        table("distances", None, rows),
-        nodes.paragraph("", "", nodes.Text(words), *counted[1:], nodes.Text(".")),
-    ]
-
-
-def is_counted(claim):
-    """Say whether a claim depends only on counts, on single sights, or on the sign of a number."""
-    return all(
-        predicate.quantity.exact
-        or predicate.quantity.once
-        or (not predicate.quantity.unit and all(map(float.is_integer, predicate.quantity.samples)))
-        or predicate.low == predicate.high == 0
-        for predicate in claim.predicates
-    )
-
-
-def track(with_it, without):
-    """Return a line with a sign and an interval for two distances, in units of the bound."""
-    drawn = ""
-    for key, side in (("fails", without), ("holds", with_it)):
-        margins = side["margin"], *side["ends"]
-        place, low, high = 50 + 50 * np.clip(
-            margins, -1, 1
-        )  # Values beyond the scale go to its end.
-        ends = f"left:{low:.1f}%;width:{high - low:.1f}%"
-        drawn += f'<span class="d2lpar-ends {key}" style="{ends}"></span>'
-        drawn += f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
-    distances = (100 * side["margin"] for side in (with_it, without))
-    words = "{:+.0f} % with its cause, {:+.0f} % without it".format(*distances)
-    attributes = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
-    return nodes.raw("", f"<span {attributes}>{drawn}</span>", format="html")
-
-
-def axis():
-    """Return the scale of such lines."""
-    ticks = {"\u2212100 %": 0, "\u221250 %": 25, "bound": 50, "+50 %": 75, "+100 %": 100}
-    marks = (f'<span style="left:{place}%">{words}</span>' for words, place in ticks.items())
-    return nodes.raw("", f'<span class="d2lpar-axis">{"".join(marks)}</span>', format="html")
 
 
 def causes_table(app, docname, _):
@@ -470,7 +401,7 @@ def table(name, header, rows, stacked=False):
     A row has cells, or is a title for the rows below; a cell is a text, or has paragraphs of inline
     nodes. On a phone a `stacked` table shows its cells below each other, like tables of the text.
     """
-    columns = len(header or rows[0])
+    columns = len(header)
 
     def entry(cell, **attributes):
         paragraphs = [[nodes.Text(cell)]] if isinstance(cell, str) else cell
@@ -483,8 +414,7 @@ def table(name, header, rows, stacked=False):
         return nodes.row("", *map(entry, cells))
 
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
-    if header:
-        group += nodes.thead("", line(header))
+    group += nodes.thead("", line(header))
     group += nodes.tbody("", *map(line, rows))
     return nodes.table("", group, classes=["colwidths-auto", name if stacked else f"d2lpar-{name}"])
 

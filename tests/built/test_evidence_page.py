@@ -1,7 +1,6 @@
 """The page with the evidence shows what has been kept of each claim, beside the claims of today."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import d2lpar_runs as runs
@@ -30,22 +29,21 @@ ELSEWHERE = [
 ]
 
 
-def side(verdict, margin, tries=1):
-    result = dict(verdict=verdict, margin=margin, tries=tries, needs=None)
-    result["measured"] = ["a: holds", f"ratio: 2: {verdict}"]
-    return result | {"ends": [margin - 0.2, margin + 0.1]}
+def side(verdict, tries=1):
+    measured = ["a: holds", f"ratio: 2: {verdict}"]
+    return dict(verdict=verdict, tries=tries, needs=None, measured=measured)
 
 
-HELD, FAILED = side("holds", 1.0), side("fails", -1.0)
-UNTESTABLE = dict(verdict="untestable", margin=None, tries=1, needs="a GPU", measured=[])
+HELD, FAILED = side("holds"), side("fails")
+UNTESTABLE = dict(verdict="untestable", tries=1, needs="a GPU", measured=[])
 EVIDENCE = {
     "commit": "abc",
     "date": "2026-11-24",
     "machine": "mine",
     "claims": {
         "fork": {
-            "with": side("holds", 0.5),
-            "without": side("fails", -2.0, tries=3),
+            "with": HELD,
+            "without": side("fails", tries=3),
             "takes_away": "the other device",
         },
         "count": {"with": HELD, "without": FAILED, "takes_away": "one of them"},
@@ -111,20 +109,6 @@ def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page
     assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
         assert f' id="{claim.anchor}"' in claim._repr_mimebundle_()["text/html"]
-
-
-def test_claims_with_their_cause_and_without_are_drawn_on_a_scale_and_counts_apart(page):
-    _, chart, counted = page("causes_chart")
-    assert links_in(chart) == ["one.html#claim-fork"]
-    (track,) = (raw for raw in chart.findall(nodes.raw) if "d2lpar-track" in raw.astext())
-    assert 'aria-label="+50 % with its cause, -200 % without it"' in track.astext()
-    # Half a bound beyond the bound, and at the end of the scale.
-    assert re.findall(r'sign (\w+)" style="left:([\d.]+)%', track.astext()) == [
-        ("fails", "0.0"),
-        ("holds", "75.0"),
-    ]
-    assert counted.astext().startswith("1 claims are about a count")
-    assert links_in(counted) == ["one.html#claim-count"]
 
 
 def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
