@@ -120,7 +120,6 @@ CONTENT = {
     "machines-table": tables.machines_table,
     "experiment-table": tables.experiment_table,
     "summary-table": tables.summary_table,
-    "experiment-figure": charts.experiment_figure,
     "first-picture": charts.first_picture,
     "badges-table": tables.badges_table,
     "beside-pytorch-figure": peers.figure,

@@ -330,16 +330,19 @@ class Noted(dict):
 
 def experiment_table(app, docname, name):
     """Return a fold with a table for each claim: every source, its verdict, ratio and times."""
-    content = []
+    content = [nodes.paragraph(text=f"{EXPERIMENTS[name].title}.")]
     for claimed, compare in EXPERIMENTS[name].findings.items():
         rows = []
         for source, measured in runs.sources(app, name).items():
             noted = Noted(measured)
             predicate = compare(noted)
-            ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
+            ratio = "" if predicate.quantity.unit else with_interval(predicate.quantity)
             times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.items())
             rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
-        content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
+        title = [nodes.strong("", claimed[0].upper() + claimed[1:])]
+        if not predicate.quantity.unit:  # Else each source has a bound of its own.
+            title.append(nodes.Text(f" ({compared(predicate)})"))
+        content.append(nodes.paragraph("", "", *title))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
     return folded("The numbers behind it", *content)
 
@@ -347,6 +350,14 @@ def experiment_table(app, docname, name):
 def value_of(quantity):
     """Return the median of a quantity with its unit."""
     return unbroken(format_value(quantity.median, quantity.unit))
+
+
+def with_interval(ratio):
+    """Return the median of a ratio, with its interval in parentheses if there is one."""
+    if ratio.once or ratio.too_few_samples:
+        return value_of(ratio)
+    low, high = (format_value(end, "") for end in ratio.interval)
+    return f"{value_of(ratio)} ({low} to {high})"
 
 
 def supports(predicate):
