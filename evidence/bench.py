@@ -5,12 +5,9 @@ goal is printed and is no error: the machine may have been busy with something e
 """
 
 import contextlib
-import gc
 import io
 import os
-import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,7 +21,6 @@ from d2lpar import (
     Benchmark,
     InFlight,
     Quantity,
-    Timer,
     WaitError,
     compare,
     host_memory,
@@ -108,27 +104,6 @@ def cost_of_a_read_heard() -> Quantity:
     return extra_cost(read_in_a_block, read)
 
 
-def price_of_pending(many: int = 30, few: int = 3) -> Quantity:
-    """Compare a call of `submit` while many are pending with one while few are."""
-    work = Work()
-
-    def run(pending: int) -> tuple[jax.Array, float]:
-        unready, window = work(0.02), InFlight(None)
-        for _ in range(pending):
-            window.submit(lambda: unready)
-        timer = Timer()
-        for _ in range(10):
-            window.submit(lambda: unready)
-        return unready, timer.stop() / 10
-
-    times = compare(
-        {"many": lambda: run(many), "few": lambda: run(few)},
-        observe={"seconds": lambda result: result[1]},
-        repeats=15,
-    )
-    return times.ratio("many", "few", of="seconds")
-
-
 def price_of_a_window() -> Quantity:
     """Compare the training loop of the chapter, fed by the host, with a window and without."""
     parameters = init_mlp(jax.random.key(0), (2048, 256, 1))
@@ -143,30 +118,6 @@ def price_of_a_window() -> Quantity:
 
     ways = {"ours": lambda: train(InFlight(4)), "baseline": lambda: train(InFlight(None))}
     return compare(ways, repeats=41).ratio("ours", "baseline")
-
-
-def price_of_many_results() -> Quantity:
-    """Compare steps that return 3,000 arrays each, with a window and without.
-
-    The clock counts the CPU time of this thread, and the garbage collector is off: other threads
-    and the collector each cost more than the window.
-    """
-    step, window = jax.jit(lambda state: [0.999 * x + 1e-3 for x in state]), InFlight(4)
-    start = [jnp.full(8, n, jnp.float32) for n in range(3000)]
-
-    def train(submit):
-        state = start
-        for _ in range(20):
-            state = submit(step, state)
-        return state
-
-    ways = {"ours": lambda: train(window.submit), "baseline": lambda: train(lambda f, x: f(x))}
-    gc.disable()
-    try:
-        times = compare(ways, repeats=61, clock=time.thread_time)
-    finally:
-        gc.enable()
-    return times.ratio("ours", "baseline")
 
 
 def price_of_watching(turn: Callable[[], Any], turns: int = 200) -> Quantity:
@@ -194,13 +145,6 @@ def steps_of_one_core() -> Quantity:
     return price_of_watching(lambda: float(work(5e-3)[0, 0]))
 
 
-def steps_of_all_cores() -> Quantity:
-    """Watch steps of some milliseconds that keep all cores busy."""
-    x = jnp.ones((900, 900))
-    step = jax.jit(lambda x: jnp.tanh(x @ x))
-    return price_of_watching(lambda: float(step(x)[0, 0]))
-
-
 def eager_calls() -> Quantity:
     """Watch steps of a thousand eager calls each."""
 
@@ -213,62 +157,13 @@ def eager_calls() -> Quantity:
     return price_of_watching(turn, turns=40)
 
 
-def many_arrays() -> Quantity:
-    """Watch steps of 5 ms with 30,000 arrays alive."""
-    arrays = [jax.device_put(np.float32(n)) for n in range(30_000)]
-    price = steps_of_one_core()
-    del arrays
-    return price
-
-
-def many_threads() -> Quantity:
-    """Watch steps of 5 ms beside 200 waiting threads."""
-    over = threading.Event()
-    threads = [threading.Thread(target=over.wait) for _ in range(200)]
-    for thread in threads:
-        thread.start()
-    try:
-        return steps_of_one_core()
-    finally:
-        over.set()
-
-
-IMPORTS = """
-from time import perf_counter as now
-began = now()
-import jax
-then = now()
-import d2lpar
-print(then - began, now() - began)
-"""
-
-
-def price_of_importing(repeats: int = 21) -> Quantity:
-    """Compare importing d2lpar, which begins with importing jax, with jax alone.
-
-    Both are timed in one process, a new one each time, since processes differ by more than that.
-    """
-    command = [sys.executable, "-c", IMPORTS]
-    outputs = [subprocess.check_output(command, text=True) for _ in range(1 + repeats)]
-    # The first process only warms the cache of files up.
-    pairs = [tuple(map(float, output.split())) for output in outputs[1:]]
-    jax_alone, both = (Quantity("import", times, "s") for times in zip(*pairs, strict=True))
-    return both / jax_alone
-
-
 ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
-    "import d2lpar over import jax, in a new process": (price_of_importing, 1.05),
     "Benchmark, beyond reading the clock": (cost_of_benchmark, 5e-6),
     "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
     "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
     "host_memory()": (lambda: extra_cost(per_turn(host_memory), per_turn(lambda: None)), 100e-6),
-    "InFlight.submit with 30 calls pending, over with 3": (price_of_pending, 1.5),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
-    "steps that return 3,000 arrays, with InFlight(4), over without": (price_of_many_results, 1.05),
     "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),
-    "likewise, with 30,000 arrays alive": (many_arrays, 1.05),
-    "likewise, beside 200 idle threads": (many_threads, 1.05),
-    "steps that take all cores, watched over unwatched": (steps_of_all_cores, 1.10),
     "a thousand eager calls a step, watched over unwatched": (eager_calls, 1.10),
 }
 

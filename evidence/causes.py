@@ -14,7 +14,6 @@ results of other pages stay.
 """
 
 import json
-import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -37,7 +36,6 @@ from run_notebook import (
     run_notebook,
 )
 
-from d2lpar import Predicate
 from d2lpar._plain.format import write_whole
 from d2lpar.book import exercises
 from d2lpar.book.claims import Claim
@@ -104,21 +102,9 @@ def tested(
 
 
 def summary(claim: Claim) -> dict:
-    """Return the result of a claim, as the book shows it.
-
-    The margin is the distance of a comparison from its bound, in units of the bound; below 0 the
-    comparison fails. Of several, the one that is nearest to failing counts. With too few samples
-    there is no margin. The margins of the ends of its interval are sorted.
-    """
-    result = {"verdict": claim.verdict, "needs": claim.needs, "measured": [], "margin": None}
-    if claim.needs or not claim.predicates:
-        return result
-    result["measured"] = list(map(repr, claim.predicates))
-    nearest = min(claim.predicates, key=Predicate.margin)
-    margin, *ends = map(nearest.margin, (None, *nearest.quantity.interval))
-    if all(map(math.isfinite, (margin, *ends))):
-        result |= {"margin": round(margin, 4), "ends": sorted(round(end, 4) for end in ends)}
-    return result
+    """Return the result of a claim, as the book shows it."""
+    measured = [] if claim.needs else list(map(repr, claim.predicates))
+    return {"verdict": claim.verdict, "needs": claim.needs, "measured": measured}
 
 
 def in_words(counts: Mapping[str, int]) -> str:

@@ -14,7 +14,6 @@ counts the runs of the commit that ran last, and names that commit.
 import csv
 import io
 import math
-import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
@@ -31,7 +30,6 @@ FILE = ROOT / "book" / "evidence" / "repeats.csv"
 COLUMNS = ["page", "commit", "date", "machine", "load", "cores", "devices", "claims"]
 TOTALS = ["Days", "Commits", "Runs of a page", "Runs in which all held"]
 ENOUGH = 5  # runs of each page for an estimate
-SIGMA = "\N{GREEK SMALL LETTER SIGMA}"
 
 
 def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE) -> None:
@@ -95,7 +93,7 @@ def report(rows: Iterable[Mapping[str, str]], pages: list[str]) -> str:
             totals = zip(TOTALS, in_total(runs, pages), strict=True)
             lines += [f"{machine}, {condition}", *(f"  {name}: {cell}" for name, cell in totals)]
             for key in (key for page in runs.values() for key in claims_in(page[-1])):
-                lines.append(f"  {key}: {', '.join(filter(None, how_often(runs, key, sigmas)))}")
+                lines.append(f"  {key}: {', '.join(filter(None, how_often(runs, key, worst)))}")
     return "\n".join(lines)
 
 
@@ -177,20 +175,3 @@ def worst(runs: list[list[float]]) -> str:
     if not math.isfinite(least):
         return "too few samples"
     return f"{100 * least:+.0f} % at worst" if least < 10 else "over +1000 %"
-
-
-def sigmas(runs: Iterable[list[float]]) -> str:
-    """Return how many standard deviations between runs a claim is away from failing.
-
-    Of several comparisons the least sure one counts. A count that never changes has no spread, and
-    a tiny spread makes the number meaningless.
-    """
-    least = math.inf
-    for margins in zip(*runs, strict=True):
-        if not all(map(math.isfinite, margins)):
-            return "too few samples"
-        median, spread = statistics.median(margins), statistics.pstdev(margins)
-        least = min(least, median / spread if spread else math.copysign(math.inf, median))
-    if least == math.inf:
-        return "exact"
-    return f"over 100 {SIGMA}" if least > 100 else f"{least:.1f} {SIGMA}"

@@ -111,7 +111,6 @@ class RepeatHeads(SphinxPostTransform):
 
 CONTENT = {
     "measured": tables.measured,
-    "causes-chart": tables.causes_chart,
     "causes-table": tables.causes_table,
     "claims-table": tables.claims_table,
     "repeats-table": tables.repeats_table,
@@ -121,7 +120,6 @@ CONTENT = {
     "machines-table": tables.machines_table,
     "experiment-table": tables.experiment_table,
     "summary-table": tables.summary_table,
-    "experiment-figure": charts.experiment_figure,
     "first-picture": charts.first_picture,
     "badges-table": tables.badges_table,
     "beside-pytorch-figure": peers.figure,

@@ -1,4 +1,4 @@
-"""Charts of the measurements of this build and of other machines, for Sphinx."""
+"""Figures for Sphinx: the one of the first page, and how each is saved and shown."""
 
 from pathlib import Path
 
@@ -8,7 +8,6 @@ from docutils import nodes
 
 from d2lpar import COLORS, use_style
 from d2lpar._plain.format import format_value, plural
-from d2lpar.book.originals import EXPERIMENTS, judge, plot_findings
 
 
 def first_picture(app, docname, _):
@@ -52,25 +51,6 @@ def save(app, docname, name, alt):
     uri = path.relative_to(app.srcdir).as_posix()
     app.env.images.add_file(docname, uri)
     return nodes.image(uri=uri, candidates={"*": uri}, alt=alt)
-
-
-def experiment_figure(app, docname, name):
-    """Return the findings of an experiment as a figure: editions, machines, and this build."""
-    sources = runs.sources(app, name).items()
-    judged = {", ".join(filter(None, source)): judge(name, rows) for source, rows in sources}
-    panels = {
-        claimed: {source: predicates[claimed] for source, predicates in judged.items()}
-        for claimed in EXPERIMENTS[name].findings
-        if not any(predicates[claimed].quantity.unit for predicates in judged.values())
-    }
-    use_style()
-    plot_findings(panels)
-    alt = f"Points for each source: {'; '.join(panels)}."
-    caption = (
-        f"{EXPERIMENTS[name].title}. Hollow points are single runs; bars are intervals, of 95 or "
-        "99 %. The claim holds where it is shaded."
-    )
-    return figure(app, docname, name, alt, caption)
 
 
 def figure(app, docname, name, alt, caption):

@@ -20,7 +20,6 @@ from d2lpar.book.results import Results, load, page_of, this_run
 
 sys.path.append(str(FOLDER.parents[2] / "evidence"))
 repeats = importlib.import_module("repeats")
-IN_SHORT = importlib.import_module("counterfactuals").IN_SHORT
 
 LOAD = os.getloadavg()[0]  # Before anything runs.
 

@@ -6,7 +6,6 @@ from itertools import chain, compress, repeat
 from pathlib import Path
 
 import d2lpar_runs as runs
-import numpy as np
 from docutils import nodes
 from sphinx.util import logging
 from sphinx_design.shared import create_component
@@ -25,6 +24,9 @@ SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undec
 SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
 """The signs for a verdict."""
 
+SPELLED = {word.lower(): word for word in ("CPU", "GPU", "JAX", "NPROC", "Python")}
+"""Words of keys that are not written in small letters."""
+
 # --- Claims -----------------------------------------------------------------------------------
 
 
@@ -32,8 +34,7 @@ def claims_table(app, docname, _):
     """Return how many claims there are, and for each page a fold with a table of its own.
 
     The table has each claim on this machine and on each whose record has a verdict for half of the
-    page's claims or more, and how often the claim held in repeated runs. A last fold has the
-    numbers of the other records.
+    page's claims or more, and how often the claim held in repeated runs.
     """
     repeated = [pages for by_page in runs.repeated(app).values() for pages in by_page.values()]
     by_machine = {
@@ -45,7 +46,6 @@ def claims_table(app, docname, _):
     content = [
         nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")
     ]
-    rest = []
     for page, claims in claims_by_page(app):
         title, titles, bounds = app.env.titles[page].astext(), [], []
         for claim in claims:
@@ -58,16 +58,12 @@ def claims_table(app, docname, _):
         for name, known in by_machine.items():
             cells = [number_of(known.get(c.key), b) for c, b in zip(claims, bounds, strict=True)]
             judged = sum(map(is_judged, cells))
-            share = f"verdict on {judged} of {len(claims)}"
             if name == "this build":
                 header.append(name)
             elif 2 * judged >= len(claims):
+                share = f"verdict on {judged} of {len(claims)}"
                 header.append([[nodes.Text(name)], [nodes.Text(share)]])
             else:
-                rest.append(f"{title}, {name}: {share}")
-                for claim, cell in zip(claims, cells, strict=True):
-                    if is_judged(cell) or "\u2020" in cell:
-                        rest.append(([[claim_link(app, docname, page, claim)]], cell))
                 continue
             columns.append(cells)
         header.append("Held in repeated runs")
@@ -75,9 +71,6 @@ def claims_table(app, docname, _):
         fold = f"{title} ({in_words(Counter(short(claim.verdict) for claim in claims))})"
         rows = list(zip(*columns, strict=True))
         content += folded(fold, table("claims", header, rows, stacked=True))
-    if rest:
-        numbers = table("recorded", ("Claim", "Recorded"), rest)
-        content += folded("Records with a verdict on less than half of a page", numbers)
     return content
 
 
@@ -114,10 +107,10 @@ def claims_by_page(app):
 
 
 def claim_link(app, docname, page, claim):
-    """Return a claim in a few words, as a link to its sentence."""
+    """Return the key of a claim in words, as a link to its sentence."""
     uri = f"{app.builder.get_relative_uri(docname, page)}#{claim.anchor}"
-    words = with_code(runs.IN_SHORT.get(claim.key, claim.text))
-    return nodes.reference("", "", *words, refuri=uri, internal=True)
+    words = " ".join(SPELLED.get(word, word) for word in claim.key.split("-"))
+    return nodes.reference("", words[0].upper() + words[1:], refuri=uri, internal=True)
 
 
 def nearest(claim):
@@ -148,74 +141,6 @@ def number_of(claim, decisive):
 
 
 # --- Claims without their cause ---------------------------------------------------------------
-
-
-def causes_chart(app, docname, _):
-    """Return a chart of how far each claim is from its bound with its cause and without it.
-
-    A claim about a count has no distance, and is listed below.
-    """
-    kept, rows, counted = runs.causes(app), [], []
-    for page, claims in claims_by_page(app):
-        drawn = []
-        for claim in claims:
-            sides = [kept.get(claim.key, {}).get(side, {}) for side in ("with", "without")]
-            link = claim_link(app, docname, page, claim)
-            if any(side.get("margin") is None for side in sides):  # Not tested, or not here.
-                continue
-            if is_counted(claim):
-                counted += [nodes.Text("; "), link]
-            else:
-                drawn.append(([[link]], [[track(*sides)]]))
-        if drawn:
-            rows += [([[nodes.strong("", app.env.titles[page].astext())]], [[axis()]]), *drawn]
-    legend = [
-        node
-        for key, words in (("holds", " with its cause   "), ("fails", " without its cause"))
-        for node in (nodes.inline("", "", classes=["d2lpar-sign", key]), nodes.Text(words))
-    ]
-    words = f"{len(counted) // 2} claims are about a count, an equality or a sign, which is met or "
-    words += "not, and has no distance. All are met with their cause, and none without it: "
-    return [
-        nodes.paragraph("", "", *legend, classes=["d2lpar-legend"]),
-        table("distances", None, rows),
-        nodes.paragraph("", "", nodes.Text(words), *counted[1:], nodes.Text(".")),
-    ]
-
-
-def is_counted(claim):
-    """Say whether a claim depends only on counts, on single sights, or on the sign of a number."""
-    return all(
-        predicate.quantity.exact
-        or predicate.quantity.once
-        or (not predicate.quantity.unit and all(map(float.is_integer, predicate.quantity.samples)))
-        or predicate.low == predicate.high == 0
-        for predicate in claim.predicates
-    )
-
-
-def track(with_it, without):
-    """Return a line with a sign and an interval for two distances, in units of the bound."""
-    drawn = ""
-    for key, side in (("fails", without), ("holds", with_it)):
-        margins = side["margin"], *side["ends"]
-        place, low, high = 50 + 50 * np.clip(
-            margins, -1, 1
-        )  # Values beyond the scale go to its end.
-        ends = f"left:{low:.1f}%;width:{high - low:.1f}%"
-        drawn += f'<span class="d2lpar-ends {key}" style="{ends}"></span>'
-        drawn += f'<span class="d2lpar-sign {key}" style="left:{place:.1f}%"></span>'
-    distances = (100 * side["margin"] for side in (with_it, without))
-    words = "{:+.0f} % with its cause, {:+.0f} % without it".format(*distances)
-    attributes = f'class="d2lpar-track" role="img" aria-label="{words}" title="{words}"'
-    return nodes.raw("", f"<span {attributes}>{drawn}</span>", format="html")
-
-
-def axis():
-    """Return the scale of such lines."""
-    ticks = {"\u2212100 %": 0, "\u221250 %": 25, "bound": 50, "+50 %": 75, "+100 %": 100}
-    marks = (f'<span style="left:{place}%">{words}</span>' for words, place in ticks.items())
-    return nodes.raw("", f'<span class="d2lpar-axis">{"".join(marks)}</span>', format="html")
 
 
 def causes_table(app, docname, _):
@@ -405,16 +330,19 @@ class Noted(dict):
 
 def experiment_table(app, docname, name):
     """Return a fold with a table for each claim: every source, its verdict, ratio and times."""
-    content = []
+    content = [nodes.paragraph(text=f"{EXPERIMENTS[name].title}.")]
     for claimed, compare in EXPERIMENTS[name].findings.items():
         rows = []
         for source, measured in runs.sources(app, name).items():
             noted = Noted(measured)
             predicate = compare(noted)
-            ratio = "" if predicate.quantity.unit else value_of(predicate.quantity)
+            ratio = "" if predicate.quantity.unit else with_interval(predicate.quantity)
             times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.items())
             rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
-        content.append(nodes.paragraph("", "", nodes.strong("", claimed[0].upper() + claimed[1:])))
+        title = [nodes.strong("", claimed[0].upper() + claimed[1:])]
+        if not predicate.quantity.unit:  # Else each source has a bound of its own.
+            title.append(nodes.Text(f" ({compared(predicate)})"))
+        content.append(nodes.paragraph("", "", *title))
         content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
     return folded("The numbers behind it", *content)
 
@@ -422,6 +350,14 @@ def experiment_table(app, docname, name):
 def value_of(quantity):
     """Return the median of a quantity with its unit."""
     return unbroken(format_value(quantity.median, quantity.unit))
+
+
+def with_interval(ratio):
+    """Return the median of a ratio, with its interval in parentheses if there is one."""
+    if ratio.once or ratio.too_few_samples:
+        return value_of(ratio)
+    low, high = (format_value(end, "") for end in ratio.interval)
+    return f"{value_of(ratio)} ({low} to {high})"
 
 
 def supports(predicate):
@@ -476,7 +412,7 @@ def table(name, header, rows, stacked=False):
     A row has cells, or is a title for the rows below; a cell is a text, or has paragraphs of inline
     nodes. On a phone a `stacked` table shows its cells below each other, like tables of the text.
     """
-    columns = len(header or rows[0])
+    columns = len(header)
 
     def entry(cell, **attributes):
         paragraphs = [[nodes.Text(cell)]] if isinstance(cell, str) else cell
@@ -489,8 +425,7 @@ def table(name, header, rows, stacked=False):
         return nodes.row("", *map(entry, cells))
 
     group = nodes.tgroup("", *(nodes.colspec(colwidth=1) for _ in range(columns)), cols=columns)
-    if header:
-        group += nodes.thead("", line(header))
+    group += nodes.thead("", line(header))
     group += nodes.tbody("", *map(line, rows))
     return nodes.table("", group, classes=["colwidths-auto", name if stacked else f"d2lpar-{name}"])
 

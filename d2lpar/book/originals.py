@@ -1,16 +1,11 @@
 """The measurements that editions of the original printed, and their claims about them."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from operator import gt, lt
 
-import matplotlib.pyplot as plt
-import numpy as np
-from matplotlib.axes import Axes
-
 from d2lpar._measure.overlap import SLACK, overlap_score
 from d2lpar._measure.quantity import Predicate, Quantity, once
-from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_log_axis, interval_ends
 
 Rows = Mapping[str, Quantity]
 
@@ -158,54 +153,3 @@ def judge(experiment: str, rows: Rows) -> dict[str, Predicate]:
     """
     findings = EXPERIMENTS[experiment].findings
     return {claimed: compare(rows) for claimed, compare in findings.items()}
-
-
-def plot_findings(panels: Mapping[str, Mapping[str, Predicate]]) -> list[Axes]:
-    """Draw the results of several sources beside the claimed bound, in a panel for each claim.
-
-    A source may be an edition or a machine. The claim holds where its panel is shaded. A value
-    seen once is a hollow point; a median of samples is filled, with a bar for its interval.
-    """
-    heights = [0.9 + 0.24 * len(by_source) for by_source in panels.values()]
-    figure = plt.figure(figsize=(WIDTH, sum(heights)), layout="constrained")
-    # Keep the label of an axis apart from the title of the next panel.
-    figure.get_layout_engine().set(h_pad=0.12)
-    all_axes = figure.subplots(len(panels), squeeze=False, height_ratios=heights)[:, 0]
-    for axes, (claimed, by_source) in zip(all_axes, panels.items(), strict=True):
-        places = np.arange(len(by_source))[::-1]
-        for place, predicate in zip(places, by_source.values(), strict=True):
-            seen_once = predicate.quantity.once
-            axes.errorbar(
-                [predicate.quantity.median],
-                [place],
-                xerr=error_bars([predicate.quantity]),
-                fmt="o" if seen_once else "s",
-                color=COLORS["other" if seen_once else "device"],
-                mfc="white" if seen_once else None,
-                capsize=3,
-            )
-        _shade_where_it_holds(axes, list(by_source.values()))
-        axes.set_yticks(places, list(by_source))
-        axes.set_ylim(-0.7, len(by_source) - 0.3)
-        axes.grid(axis="y", visible=False)
-        axes.set_title(claimed, loc="left")
-        axes.set_xlabel(next(iter(by_source.values())).quantity.name)
-    return list(all_axes)
-
-
-def _shade_where_it_holds(axes: Axes, predicates: Sequence[Predicate]) -> None:
-    """Show all points and the bounds of the first comparison, and shade where it holds."""
-    claimed = predicates[0]
-    ends = [end for predicate in predicates for end in interval_ends(predicate.quantity)]
-    lowest, highest = min(claimed.low, *ends), max(claimed.high, *ends)
-    if lowest > 0 and highest / lowest > 5:
-        axes.set_xscale("log")
-        axes.set_xlim(lowest / 1.3, highest * 1.3)
-        format_log_axis(axes.xaxis, "")
-    else:
-        pad = 0.08 * (highest - lowest)
-        axes.set_xlim(lowest - pad, highest + pad)
-    left, right = axes.get_xlim()
-    inside = {">": (claimed.high, right), "<": (left, claimed.low)}
-    low, high = inside.get(claimed.relation, (claimed.low, claimed.high))
-    axes.axvspan(low, high, color=COLORS["window"], alpha=0.25, lw=0)

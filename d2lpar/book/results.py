@@ -1,13 +1,5 @@
 """Keep the measurements of all pages on one machine in one JSON file."""
 
-# The history of the file's layout. Each incompatible change has a schema of its own:
-# * Schema 2 (d2lpar 0.3.0): `pages` has the `claims` and `experiments` that each page's notebook
-#   displayed, by the page's path without a suffix. The file is written page by page.
-# * Schema 1 (d2lpar 0.1.0): `claims` by page, and the `experiments` of all pages in one list; the
-#   `date` was the end of the run.
-# In both, `name`, `machine`, `versions`, `commit`, `date` and `load` say where the pages were
-# measured, as `Results` describes. A claim has no `key` and no `numbers` before d2lpar 0.2.0.
-
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -90,16 +82,9 @@ def keep(experiment: str, rows: Rows, variant: str = "") -> None:
 class Results:
     """The measurements of one machine in one run of the book.
 
-    Attributes:
-        name: The machine's short name, which is the stem of its file.
-        machine: The machine's hardware and system.
-        versions: Versions of Python and the packages, by name.
-        commit: The commit of the book that was run; empty if unknown.
-        date: The start of the run (the last start, if it was interrupted), as ISO 8601 with its
-            offset from UTC.
-        load: The average number of processes that wanted a core in the minute before.
-        claims: The claims of each page, by the page's path without a suffix.
-        experiments: The results of all experiments.
+    `name` is the stem of the file, and `commit` that of the book, empty if unknown. The run was
+    started, or started again, at `date`, in ISO 8601; in the minute before, `load` processes wanted
+    a core on average. The claims of a page are under its path without a suffix.
     """
 
     name: str
@@ -113,13 +98,7 @@ class Results:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Results":
-        """Return the results that the JSON of a file describes.
-
-        Raises:
-            ValueError: If a quantity or a claim is none, or a verdict does not follow from its
-                samples.
-            KeyError, TypeError, AttributeError: If something is missing or of another type.
-        """
+        """Return the results that the JSON of a file describes."""
         claims, experiments = {}, []
         for name, page in data["pages"].items():
             claims[name] = tuple(map(Claim.from_dict, page["claims"]))
@@ -156,32 +135,17 @@ def load(path: Path | str) -> Results:
     """Read results from a file, and check each verdict against its samples.
 
     Raises:
-        ValueError: If the file is no whole file of results, of another schema, or if it holds
-            a NaN, an unknown unit, or a verdict that does not follow from its samples.
+        ValueError: If the file is no whole file of results, of another schema, or if it holds an
+            unknown unit, or a verdict that does not follow from its samples.
         OSError: If there is no such file, or it cannot be read.
     """
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"), parse_constant=_refuse)
-    except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are subclasses.
-        raise ValueError(
-            f"{path} is not a complete results file: {error}. Record it again with `make record`."
-        ) from error
-    schema = data.get("schema") if isinstance(data, dict) else None
-    if schema != SCHEMA:
-        raise ValueError(
-            f"{path} has the schema {schema!r}, and this version of d2lpar reads {SCHEMA}. "
-            "Record it again with `make record`, or read it with the version that wrote it."
-        )
-    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {data['schema']!r}, and this d2lpar reads {SCHEMA}")
         return Results.of(data)
-    except ValueError as error:
-        raise ValueError(f"{path} cannot be trusted: {error}") from error
-    except (KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        reason = f"{type(error).__name__}: {error}".removesuffix(".")
         raise ValueError(
-            f"{path} is not a results file: something is missing or of another type "
-            f"({type(error).__name__}: {error}). Record it again with `make record`."
+            f"{path} is no file of results ({reason}). Record it again with `make record`."
         ) from error
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"it holds {constant}, which is not a number")

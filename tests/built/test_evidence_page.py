@@ -1,7 +1,6 @@
 """The page with the evidence shows what has been kept of each claim, beside the claims of today."""
 
 import json
-import re
 from types import SimpleNamespace
 
 import d2lpar_runs as runs
@@ -30,22 +29,21 @@ ELSEWHERE = [
 ]
 
 
-def side(verdict, margin, tries=1):
-    result = dict(verdict=verdict, margin=margin, tries=tries, needs=None)
-    result["measured"] = ["a: holds", f"ratio: 2: {verdict}"]
-    return result | {"ends": [margin - 0.2, margin + 0.1]}
+def side(verdict, tries=1):
+    measured = ["a: holds", f"ratio: 2: {verdict}"]
+    return dict(verdict=verdict, tries=tries, needs=None, measured=measured)
 
 
-HELD, FAILED = side("holds", 1.0), side("fails", -1.0)
-UNTESTABLE = dict(verdict="untestable", margin=None, tries=1, needs="a GPU", measured=[])
+HELD, FAILED = side("holds"), side("fails")
+UNTESTABLE = dict(verdict="untestable", tries=1, needs="a GPU", measured=[])
 EVIDENCE = {
     "commit": "abc",
     "date": "2026-11-24",
     "machine": "mine",
     "claims": {
         "fork": {
-            "with": side("holds", 0.5),
-            "without": side("fails", -2.0, tries=3),
+            "with": HELD,
+            "without": side("fails", tries=3),
             "takes_away": "the other device",
         },
         "count": {"with": HELD, "without": FAILED, "takes_away": "one of them"},
@@ -69,7 +67,6 @@ def page(monkeypatch, tmp_path):
         SimpleNamespace(name=name, claims={"book/one": made}) for name, made in known.items()
     ]
     monkeypatch.setattr(runs, "machines", lambda app: machines)
-    monkeypatch.setattr(runs, "IN_SHORT", {"fork": "A `fork`"})
     folder = tmp_path / "book" / "evidence"
     folder.mkdir(parents=True)
     (folder / "causes.json").write_text(json.dumps({"pages": {"one": EVIDENCE}}))
@@ -93,41 +90,25 @@ def links_in(table):
 
 
 def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page):
-    counts, fold, rest = page("claims_table")
+    counts, fold = page("claims_table")
     assert counts.astext() == "Claims: 5 (holds: 4, cannot be tested: 1)."
     assert fold.astext().startswith("Page One (holds: 4, cannot be tested: 1)")
     header, fork, count, copy, lead, new = cells_of(fold)
     assert header[:2] == ["Claim", "this build"]
+    # The Xeon has a verdict on less than half of the page.
     assert header[2:] == ["H200, 16 cores\n\nverdict on 3 of 5", "Held in repeated runs"]
     # The comparison that is nearest to failing. The H200 had another bound (dagger) or counted
     # something else (double dagger), and today's bound cannot judge its number.
-    assert fork[:3] == ["A fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
+    assert fork[:3] == ["Fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
     assert fork[3] == "2\u00a0of\u00a03, 1 undecided\n\n+10\u00a0% at worst"
     assert count[1:] == ["2 \u2713", "\u2013\u2021", "3\u00a0of\u00a03\n\nexact"]
-    assert copy[:3] == ["It copies.\n\ngain: >\u00a01", "not testable", "2 \u2713"]
+    assert copy[:3] == ["Copy GPU\n\ngain: >\u00a01", "not testable", "2 \u2713"]
     assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.
     assert new[1:] == ["2 \u2713", "2 \u2713", "not run\n\n"]
-    title, known = cells_of(rest)[1:]  # A record with a verdict on less than half of the page.
-    assert title == ["Page One, Xeon, 2 cores: verdict on 1 of 5"]
-    assert known == ["It leads.", "20\u00a0ms \u2713"]
     claims = FORK, COUNT, COPY, LEAD, NEW
     assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
         assert f' id="{claim.anchor}"' in claim._repr_mimebundle_()["text/html"]
-
-
-def test_claims_with_their_cause_and_without_are_drawn_on_a_scale_and_counts_apart(page):
-    _, chart, counted = page("causes_chart")
-    assert links_in(chart) == ["one.html#claim-fork"]
-    (track,) = (raw for raw in chart.findall(nodes.raw) if "d2lpar-track" in raw.astext())
-    assert 'aria-label="+50 % with its cause, -200 % without it"' in track.astext()
-    # Half a bound beyond the bound, and at the end of the scale.
-    assert re.findall(r'sign (\w+)" style="left:([\d.]+)%', track.astext()) == [
-        ("fails", "0.0"),
-        ("holds", "75.0"),
-    ]
-    assert counted.astext().startswith("1 claims are about a count")
-    assert links_in(counted) == ["one.html#claim-count"]
 
 
 def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
@@ -136,7 +117,7 @@ def test_each_claim_has_a_row_with_what_was_measured_without_its_cause(page):
     header, title, fork, _, copy, _, new = cells_of(table)
     assert title == ["Page One (2026-11-24, at commit abc)"]
     assert header == ["Claim", "With its cause", "What is taken away", "Without it"]
-    assert fork[:3] == ["A fork", "holds\n\nratio: 2: holds\n\na: holds", "the other device"]
+    assert fork[:3] == ["Fork", "holds\n\nratio: 2: holds\n\na: holds", "the other device"]
     assert fork[3].startswith("does not hold (when tried 3 times)")
     assert copy[1].startswith("cannot be tested: needs a GPU")
     assert new[1:] == ["not tested yet", "", "not tested yet"]
