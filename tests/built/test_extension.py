@@ -1,4 +1,4 @@
-"""Numbers in the sentences of a page, from the claims of a build and from files."""
+"""What the extension for Sphinx writes into a page, and what it leaves out."""
 
 import json
 import re
@@ -6,23 +6,28 @@ from types import SimpleNamespace
 from unittest.mock import Mock
 
 import d2lpar_book
+import d2lpar_cells
 import d2lpar_tables as tables
 import pytest
+from docutils import nodes
+from docutils.utils import new_document
+from pages import notebook_showing
 from run_notebook import ROOT
 
 from d2lpar import exact
-from d2lpar.book.claims import Claim
+from d2lpar.book.claims import MIME_TYPE, Claim
+
+GAIN = exact("gain", 2.34)
+CLAIMS = (
+    Claim("It is {gain} times as fast.", (GAIN > 1,), key="mended", numbers={"gain": GAIN}),
+    Claim("On a GPU it is {gain} times as fast.", needs="a GPU", key="gpu"),
+)
 
 
 @pytest.fixture
 def measured(monkeypatch, tmp_path):
     """The role `measured` in a build with two claims and one file; it also counts its warnings."""
-    gain = exact("gain", 2.34)
-    claims = (
-        Claim("It is {gain} times as fast.", (gain > 1,), key="mended", numbers={"gain": gain}),
-        Claim("On a GPU it is {gain} times as fast.", needs="a GPU", key="gpu"),
-    )
-    build = SimpleNamespace(claims={"book/one": claims})
+    build = SimpleNamespace(claims={"book/one": CLAIMS})
     monkeypatch.setattr(tables.runs, "this_build", lambda app: build)
     seconds = {"PyTorch": {"a": [1, 9, 2], "b, c": [2, 2, 2]}, "JAX": {"a": [1, 1, 1]}}
     (tmp_path / "evidence").mkdir()
@@ -57,6 +62,23 @@ def test_a_page_says_a_number_of_a_claim_of_this_build_or_of_a_file(measured, ar
 )
 def test_a_number_that_is_nowhere_stops_a_strict_build(measured, argument):
     assert measured(argument) == ("", 1)
+
+
+def test_the_first_screen_leaves_out_a_sentence_that_this_machine_cannot_test(monkeypatch):
+    run = notebook_showing(*((MIME_TYPE, claim.as_dict()) for claim in CLAIMS))
+    monkeypatch.setattr(d2lpar_cells, "executed", lambda app, page: run)
+    document = new_document("chapter")
+    app = SimpleNamespace(env=SimpleNamespace(docname="chapter"))
+    app.env.app, document.settings.env = app, app.env
+    hook = [nodes.paragraph(text="How long?"), nodes.paragraph(text="One is faster.")]
+    cells = [
+        nodes.container("", nodes.figure(), classes=["tag_first-screen"], cell_index=index)
+        for index in range(len(run["cells"]))
+    ]
+    document += nodes.section("", *hook, *cells)
+    d2lpar_cells.ShowFirst(document).apply()
+    shown = [node.astext() for node in document[0] if isinstance(node, nodes.paragraph)]
+    assert shown == ["How long?", "One is faster.", "It is 2.3 times as fast."]
 
 
 @pytest.mark.parametrize("path", sorted(ROOT.glob("book/*.md")), ids=lambda path: path.stem)
