@@ -256,7 +256,11 @@ def _without_gits_variables() -> dict[str, str]:
 
     With these, such as GIT_INDEX_FILE, commands in a clone would write into the user's repository.
     """
-    names = subprocess.check_output(["git", "rev-parse", "--local-env-vars"], text=True).split()
+    command = ["git", "rev-parse", "--local-env-vars"]
+    try:
+        names = subprocess.check_output(command, text=True).split()
+    except FileNotFoundError as error:
+        raise D2lparError("git, which holds the two versions, was not found.") from error
     return {name: value for name, value in os.environ.items() if name not in names}
 
 

@@ -174,6 +174,12 @@ def test_the_status_and_the_report_say_how_the_files_here_differ(
     assert ("round 1" in err) == ("no function" not in err)  # Then the first round is the last.
 
 
+def test_without_git_the_report_says_that_it_is_missing(repository, monkeypatch, capfd):
+    monkeypatch.setenv("PATH", "")
+    assert once(SCRIPT) == 2
+    assert "git, which holds the two versions, was not found." in capfd.readouterr().err
+
+
 def test_an_option_behind_the_script_goes_to_the_script_with_a_note(repository, capfd):
     assert once(SCRIPT, "--rounds") == 0
     assert "--rounds comes after the script" in capfd.readouterr().err
