@@ -68,7 +68,6 @@ def read_clock() -> None:
 
 
 def cost_of_benchmark() -> Quantity:
-    """Time an empty Benchmark that prints to memory, since a terminal has a speed of its own."""
 
     def use_benchmark():
         with Benchmark("x"):

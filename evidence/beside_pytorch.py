@@ -52,7 +52,6 @@ def report_of(command):
 
 
 def main():
-    """Measure both, and write the file."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("torch", help="a Python that has PyTorch")
     parser.add_argument("file", nargs="?", type=Path, default=HERE / "two-cores.json")

@@ -175,7 +175,6 @@ CONDITIONS = [
 
 
 def conditions_of(page: str) -> list[Condition]:
-    """Return the conditions for a page."""
     return [condition for condition in CONDITIONS if condition.page in (None, page)]
 
 
@@ -216,7 +215,6 @@ def complaints(evidence: Mapping, page: Path) -> Iterator[str]:
 
 
 def evidence_of(page: Path) -> dict:
-    """Make all runs of a page, and return their results."""
     here = {
         "commit": commit("d2lpar", "evidence", page),
         "date": f"{datetime.now(UTC):%Y-%m-%d}",

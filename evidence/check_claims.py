@@ -27,7 +27,6 @@ def page_named(name: str) -> Path:
 
 
 def arguments(given: list[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     for name, words in (
         ("--repeats", "how many runs of each page"),
@@ -44,7 +43,6 @@ def arguments(given: list[str] | None = None) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Run the command line."""
     options = arguments()
     pages = options.pages or notebooks()
     try:

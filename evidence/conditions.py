@@ -28,7 +28,6 @@ def this_run() -> dict:
 
 @functools.cache
 def where() -> str:
-    """Return the machine in words, with all its cores."""
     run = this_run()
     machine, jax = run["machine"], run["versions"]["jax"]
     return f"{machine['processor']} with {os.cpu_count()} cores, {machine['system']}, jax {jax}"
@@ -68,7 +67,6 @@ def on_cores(count: int | None) -> Iterator[None]:
 
 @contextmanager
 def busy_processes(count: int) -> Iterator[None]:
-    """Keep other processes busy during the block."""
     # If this process is killed, each of them sees that its parent is gone, and ends.
     busy = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: sum(range(100_000))"
     processes = [subprocess.Popen([sys.executable, "-c", busy]) for _ in range(count)]

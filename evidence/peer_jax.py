@@ -15,14 +15,12 @@ square = jax.jit(lambda x: x @ x)
 
 
 def drawing_and_squaring(size):
-    """Return ten products of random matrices, each drawn and multiplied in one call."""
     step = jax.jit(lambda key: square(jax.random.normal(key, (size, size))))
     keys = list(jax.random.split(jax.random.key(0), 10))
     return lambda: [step(key) for key in keys]
 
 
 def increments(x, wait):
-    """Add one a thousand times, and call `wait` after each."""
     for _ in range(1000):
         x = add_one(x)
         wait(x)
@@ -49,7 +47,6 @@ def init(key):
 
 
 def loss_of(params, x, y):
-    """Return half the mean squared error."""
     for weight, bias in params[:-1]:
         x = jax.nn.relu(x @ weight + bias)
     weight, bias = params[-1]
@@ -79,12 +76,10 @@ def training_in_one_call(params, keys):
 
 
 def products(x, count):
-    """Compute the same product `count` times."""
     return [square(x) for _ in range(count)]
 
 
 def on_one_device(steps):
-    """Return the experiments for any device, by name."""
     params, ones = init(jax.random.key(0)), jnp.ones((1, 2))
     keys = jax.random.split(jax.random.key(1), steps)
     each = list(keys)
@@ -106,7 +101,6 @@ def on_one_device(steps):
 
 
 def beside_a_gpu(gpu, cpu, small=2000, large=6000, copied=4000, count=50):
-    """Return the experiments that need a GPU beside the CPU, by name."""
     on_cpu = jax.device_put(jax.random.normal(jax.random.key(4), (small, small)), cpu)
     on_gpu = jax.device_put(jax.random.normal(jax.random.key(5), (large, large)), gpu)
     x = jax.device_put(jax.random.normal(jax.random.key(6), (copied, copied)), gpu)

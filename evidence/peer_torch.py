@@ -11,14 +11,12 @@ from peers import BATCH, LAYERS, RATE, STEPS, go_on, report
 
 
 def drawing_and_squaring(size, device):
-    """Draw ten random matrices, and multiply each by itself."""
     for _ in range(10):
         x = torch.randn(size, size, device=device)
         torch.mm(x, x)
 
 
 def increments(x, wait):
-    """Add one a thousand times, and call `wait` after each."""
     for _ in range(1000):
         x = x + 1
         wait()
@@ -55,7 +53,6 @@ def training(steps, device, wait, step=train_step):
 
 
 def on_one_device(steps, device, wait):
-    """Return the experiments for any device, by name."""
     matrix, ones = torch.randn(1000, 1000, device=device), torch.ones(1, 2, device=device)
     return {
         "ten random products of 1000": lambda: drawing_and_squaring(1000, device),
@@ -81,7 +78,6 @@ def captured_increments(device):
 
 
 def products(x, count):
-    """Compute the same product `count` times."""
     return [torch.mm(x, x) for _ in range(count)]
 
 
@@ -105,7 +101,6 @@ def copy_each(x, buffers, stream):
 
 
 def beside_a_gpu(steps, gpu, wait, small=2000, large=6000, copied=4000, count=50):
-    """Return the experiments that need a GPU beside the CPU, by name."""
     on_cpu, on_gpu = torch.randn(small, small), torch.randn(large, large, device=gpu)
     x = torch.randn(copied, copied, device=gpu)
     computed, stream = products(x, count), torch.cuda.Stream()

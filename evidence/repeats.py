@@ -58,7 +58,6 @@ def main(pages: list[Path], condition: Mapping, repeats: int, file: Path = FILE)
 
 
 def load(file: Path) -> list[dict[str, str]]:
-    """Return the rows of a file; none if the file is missing."""
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     return list(csv.DictReader(io.StringIO(text)))
 
@@ -109,7 +108,6 @@ def latest(rows: Iterable[Mapping], pages: list[str]) -> dict[str, dict[str, dic
 
 
 def condition_of(row: Mapping[str, str]) -> str:
-    """Return the condition of a run in words."""
     words = plural(int(row["cores"]), "core")
     if row["devices"] != "0":
         words += f" as {row['devices']} devices"
@@ -142,7 +140,6 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
 
 
 def all_held(row: Mapping[str, str]) -> bool:
-    """Say whether no claim of a run failed or was left undecided."""
     return {verdict for verdict, _ in claims_in(row).values()} <= {"holds", "seen", "untestable"}
 
 

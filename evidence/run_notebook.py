@@ -18,7 +18,6 @@ ROOT = Path(__file__).parent.parent
 
 
 def notebooks() -> list[Path]:
-    """Return the sources of all chapters and solutions."""
     pages = sorted((ROOT / "book").rglob("*.md"))
     return [page for page in pages if page.read_text().startswith("---\njupytext:")]
 

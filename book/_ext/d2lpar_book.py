@@ -118,8 +118,6 @@ CONTENT = {
     "seconds-table": tables.seconds_table,
     "versions-table": tables.versions_table,
     "machines-table": tables.machines_table,
-    "experiment-table": tables.experiment_table,
-    "summary-table": tables.summary_table,
     "first-picture": charts.first_picture,
     "badges-table": tables.badges_table,
     "beside-pytorch-figure": peers.figure,
@@ -137,7 +135,6 @@ class PendingDirective(SphinxDirective):
     optional_arguments = 1
 
     def run(self):
-        """Return it."""
         return [Pending(name=self.name, argument="".join(self.arguments))]
 
 
@@ -211,7 +208,6 @@ class LinkToGlossary(SphinxPostTransform):
 
 
 def is_in(node, kinds):
-    """Say whether a node is inside a node of some kinds."""
     while node := node.parent:
         if isinstance(node, kinds):
             return True
@@ -316,7 +312,6 @@ def call_attributes_by_their_name():
 
 
 def setup(app):
-    """Register all of it with Sphinx."""
     app.setup_extension("d2lpar_cells")
     app.add_html_math_renderer("mathml", (visit_math, None), (visit_math, None))
     app.add_config_value("d2lpar_no_terms", [], "html")

@@ -79,7 +79,6 @@ class PutExplorables(SphinxTransform):
                     bundle.replace_self(self.picture_and_script(name, data[MIME_TYPE]))
 
     def picture_and_script(self, name, spec):
-        """Return the nodes for a chart."""
         path = Path(self.app.srcdir, "_build", "figures", self.env.docname, f"{name}.svg")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(vl_convert.vegalite_to_svg(spec, vl_version=VERSION), encoding="utf-8")
@@ -108,7 +107,6 @@ def add_script(app, page, template, context, doctree):
 
 
 def write_script(app, error):
-    """Write the libraries into the book, so that a page loads nothing from other hosts."""
     if not error:
         libraries = vl_convert.javascript_bundle(vl_version=VERSION)
         # A function keeps their global names apart from the names of Sphinx.
@@ -118,7 +116,6 @@ def write_script(app, error):
 
 
 def setup(app):
-    """Register all of it with Sphinx."""
     app.add_transform(ShowFirst)
     app.add_transform(PutExplorables)
     app.connect("html-page-context", add_script)

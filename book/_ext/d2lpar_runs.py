@@ -14,7 +14,6 @@ from pathlib import Path
 
 from d2lpar import exact
 from d2lpar._plain.format import plural
-from d2lpar.book.originals import EXPERIMENTS
 from d2lpar.book.recorded import FOLDER, has_gpu, machine_in_words
 from d2lpar.book.results import Results, load, page_of, this_run
 
@@ -54,7 +53,6 @@ def name_of(results):
 
 
 def this_build(app):
-    """Return the results of the machine that builds the book."""
     return machines(app)[0]
 
 
@@ -70,7 +68,6 @@ def causes(app):
 
 
 def by_version(app):
-    """Return what `evidence/versions.py` has kept of each version of JAX, the oldest first."""
     file = Path(app.srcdir, "book", "evidence", "versions.json")
     return json.loads(file.read_text(encoding="utf-8"))
 
@@ -97,16 +94,6 @@ def peers_number(app, stem, formula):
 
     python = re.sub(r"(least |most )?(PyTorch|JAX) ([^-/()]+)", operand, formula)
     return eval(python, {"steps": data["training steps"]}, operands)
-
-
-def sources(app, name):
-    """Return the rows of an experiment by their edition, or by their machine and the variant."""
-    rows = {(edition, ""): printed for edition, printed in EXPERIMENTS[name].editions.items()}
-    for results in machines(app):
-        for run in results.experiments:
-            if run.experiment == name:
-                rows[results.name, run.variant] = run.rows
-    return rows
 
 
 def repeated(app):

@@ -13,13 +13,9 @@ from sphinx_design.shared import create_component
 from d2lpar._measure.quantity import Predicate
 from d2lpar._plain.format import format_value
 from d2lpar.book.notebook import badge, unbroken, words_for
-from d2lpar.book.originals import EXPERIMENTS, judge
 
 logger = logging.getLogger(__name__)
 in_words = runs.repeats.in_words
-
-SUPPORTS = {"holds": "yes", "seen": "yes", "fails": "no", "inconclusive": "undecided"}
-"""The words for a verdict on an experiment: whether its numbers support the editions' claim."""
 
 SIGNS = {"holds": "\u2713", "seen": "(\u2713)", "fails": "\u2717", "inconclusive": "?"}
 """The signs for a verdict."""
@@ -38,10 +34,9 @@ def claims_table(app, docname, _):
     """
     repeated = [pages for by_page in runs.repeated(app).values() for pages in by_page.values()]
     by_machine = {
-        results.name: {claim.key: claim for claim in chain(*results.claims.values()) if claim.key}
+        results.name: {claim.key: claim for claim in chain(*results.claims.values())}
         for results in runs.machines(app)
     }
-    by_machine = {name: claims for name, claims in by_machine.items() if claims}
     verdicts = Counter(short(c.verdict) for c in chain(*runs.this_build(app).claims.values()))
     content = [
         nodes.paragraph(text=f"Claims: {verdicts.total()} ({in_words(verdicts) or 'none'}).")
@@ -75,7 +70,6 @@ def claims_table(app, docname, _):
 
 
 def is_judged(cell):
-    """Say whether a cell of the table has a verdict."""
     return not isinstance(cell, str) and "untestable" not in cell[0][0]["classes"]
 
 
@@ -102,7 +96,6 @@ def held_in(repeated, claim):
 
 
 def claims_by_page(app):
-    """Return the pages of this build that have claims, with them."""
     return [(page, claims) for page, claims in runs.this_build(app).claims.items() if claims]
 
 
@@ -120,7 +113,6 @@ def nearest(claim):
 
 
 def compared(predicate):
-    """Return the name of the quantity and its bound."""
     return f"{predicate.quantity.name}: {predicate.describe()}"
 
 
@@ -222,7 +214,6 @@ def versions_table(app, docname, _):
 
 
 def seconds_table(app, docname, _):
-    """Return a table of the seconds of each notebook, in this build and with versions of JAX."""
     kept, rows = runs.by_version(app), []
     header = [
         f"JAX {version}, Python {run['python']}, {run['cores']} cores"
@@ -295,11 +286,10 @@ def badges_table(app, docname, _):
     return [table("badges", ("Verdict", "What it means"), rows)]
 
 
-# --- Machines and experiments -----------------------------------------------------------------
+# --- Machines ------------------------------------------------------------------
 
 
 def machines_table(app, docname, _):
-    """Return a table with a column for each machine."""
     machines = runs.machines(app)
     columns = [facts(results) for results in machines]
     rows = [row(name, *(column[name] for column in columns)) for name in columns[0]]
@@ -307,7 +297,6 @@ def machines_table(app, docname, _):
 
 
 def facts(results):
-    """Return the facts about a machine and its run, by name."""
     return {
         "Measured": f"{datetime.fromisoformat(results.date).astimezone(UTC):%Y-%m-%d %H:%M} UTC",
         **results.machine.rows,
@@ -317,81 +306,10 @@ def facts(results):
     }
 
 
-class Noted(dict):
-    """Those rows of an experiment that a finding has read."""
-
-    def __init__(self, rows):
-        self.rows = rows
-
-    def __missing__(self, name):
-        self[name] = self.rows[name]
-        return self[name]
-
-
-def experiment_table(app, docname, name):
-    """Return a fold with a table for each claim: every source, its verdict, ratio and times."""
-    content = [nodes.paragraph(text=f"{EXPERIMENTS[name].title}.")]
-    for claimed, compare in EXPERIMENTS[name].findings.items():
-        rows = []
-        for source, measured in runs.sources(app, name).items():
-            noted = Noted(measured)
-            predicate = compare(noted)
-            ratio = "" if predicate.quantity.unit else with_interval(predicate.quantity)
-            times = ", ".join(f"{row} {value_of(quantity)}" for row, quantity in noted.items())
-            rows.append((", ".join(filter(None, source)), [supports(predicate)], ratio, times))
-        title = [nodes.strong("", claimed[0].upper() + claimed[1:])]
-        if not predicate.quantity.unit:  # Else each source has a bound of its own.
-            title.append(nodes.Text(f" ({compared(predicate)})"))
-        content.append(nodes.paragraph("", "", *title))
-        content.append(table("experiment", ("Source", "Verdict", "Ratio", "Numbers"), rows))
-    return folded("The numbers behind it", *content)
-
-
-def value_of(quantity):
-    """Return the median of a quantity with its unit."""
-    return unbroken(format_value(quantity.median, quantity.unit))
-
-
-def with_interval(ratio):
-    """Return the median of a ratio, with its interval in parentheses if there is one."""
-    if ratio.once or ratio.too_few_samples:
-        return value_of(ratio)
-    low, high = (format_value(end, "") for end in ratio.interval)
-    return f"{value_of(ratio)} ({low} to {high})"
-
-
-def supports(predicate):
-    """Return whether the numbers support the claim, as inline nodes."""
-    if getattr(predicate.quantity, "broken", False):
-        return verdict("fails", "broken")
-    return verdict(predicate.verdict, SUPPORTS[predicate.verdict])
-
-
-def summary_table(app, docname, _):
-    """Return the verdicts of editions and machines on each claim of the editions."""
-    machines = [results.name for results in runs.machines(app)]
-    rows = []
-    for name, experiment in EXPERIMENTS.items():
-        judged = {source: judge(name, rows_) for source, rows_ in runs.sources(app, name).items()}
-        for claimed in experiment.findings:
-            cells = {column: [] for column in ("The editions", *machines)}
-            for (source, variant), predicates in judged.items():
-                column, label = source, variant
-                if source not in cells:
-                    column, label = "The editions", source.replace(" edition", "")
-                label = [nodes.Text(f"{label}: ")] if label else []
-                cells[column].append([*label, *supports(predicates[claimed])])
-            claim = f"{experiment.title.split(',')[0]}: {claimed} ({name})"
-            rows.append((claim, *(cell or "\u2013" for cell in cells.values())))
-    header = ("What the editions claim", "The editions", *machines)
-    return [table("summary", header, rows, stacked=True)]
-
-
 # --- Docutils ---------------------------------------------------------------------------------
 
 
 def verdict(key, word):
-    """Return the inline nodes of a verdict, in its color."""
     return [nodes.inline("", word, classes=["d2lpar-word", key])]
 
 

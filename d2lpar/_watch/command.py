@@ -3,12 +3,9 @@
 import argparse
 import fcntl
 import functools
-import itertools
 import os
-import re
 import shlex
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -26,9 +23,6 @@ from d2lpar._watch.sampler import Watcher
 
 _SECONDS_OF_A_WINDOW = 0.3  # With the pause that follows, at first.
 
-# An option whose value is the next word is none of these, so that program is not watched.
-_PYTHON_OPTION = re.compile("-[bBdEiIOPqsSuvx]+|-[XW].+")
-
 # Programs that run the user's code, and are not the user's.
 _RUNNERS = {"pytest", "coverage", "IPython", "ipykernel_launcher"}
 
@@ -44,12 +38,12 @@ _LAUNCHERS = (
 
 def watch(options: argparse.Namespace, state_file: Any = None) -> int:
     """Run a script in this process, and report which of its lines keep the device waiting."""
-    script, own_words = script_to_run(options), words_before_script(options)
+    script = script_to_run(options)
     launched, json = number_and_count(), options.json
     if json and launched and not is_stream(json):
         json = path_for_process(json, launched[0])
     limits = options.fail_over, options.after
-    more = {"everything": options.all, "own_words": own_words, "state_file": state_file}
+    more = {"everything": options.all, "state_file": state_file}
     return run_and_report(script, Report(json, *limits, **more))
 
 
@@ -75,28 +69,6 @@ def run_and_report(script: Script, report: "Report | None") -> int:
     return report.end(status) if report else status
 
 
-def words_before_script(options: argparse.Namespace) -> list[str]:
-    """Return the words between `python` and a script that watch it as this command does."""
-    own = [word for word in sys.argv[1 : -1 - len(options.arguments)] if word not in ("-m", "--")]
-    # The script may change the current folder, so the last of each, which counts, is absolute.
-    json = ["--json", str(options.json.absolute())] if options.json else []
-    folder = ["--hang-dir", str(options.hang_dir.absolute())] if options.hang_dir else []
-    return ["-m", "d2lpar", *own, *json, *folder]
-
-
-def watched_again(program: str, argv: Sequence[str], own_words: Sequence[str]) -> list[str]:
-    """Return the command line that runs a script of this Python under watch, else []."""
-    if program != sys.executable:
-        return []
-    options = [*itertools.takewhile(_PYTHON_OPTION.fullmatch, argv[1:])]
-    script = argv[1 + len(options) :]
-    if not script or not (script[0] == "-m" or os.path.isfile(script[0])):
-        return []
-    # `sys.orig_argv` names the command that watches already.
-    is_watched = script[:2] == ["-m", "d2lpar"] or os.path.basename(script[0]) == "d2lpar"
-    return [*argv] if is_watched else [argv[0], *options, *own_words, *script]
-
-
 def number_and_count() -> tuple[int, int] | None:
     """Return the number of this process and their count if a launcher has started several."""
     for number, count in _LAUNCHERS:
@@ -120,14 +92,13 @@ class Report:
         after: float | None = None,
         prints: bool = True,
         everything: bool = False,
-        own_words: Sequence[str] = (),
         state_file: Any = None,  # A `_processes.hang_files.StateFile`.
     ) -> None:
         self._json = json.absolute() if json else None
         # Interim reports would fill a pipe, or follow one another in the output.
         self._writes_interim = json is not None and not is_stream(json)
         self._fail_over, self._prints, self._everything = fail_over, prints, everything
-        self._process, self._own_words, self._state_file = os.getpid(), own_words, state_file
+        self._process, self._state_file = os.getpid(), state_file
         self._watcher = Watcher(after=after, on_sample=self._write_now_and_then, gives_way=True)
         self._due = time.monotonic() + 10
         # Duplicate standard error, since the script may close or redirect it. Start at 200, out of
@@ -137,7 +108,7 @@ class Report:
             self._stderr = fcntl.fcntl(2, fcntl.F_DUPFD_CLOEXEC, 200)
 
     def begin(self) -> None:
-        """Start watching; report also if the script calls `os._exit` or receives SIGTERM."""
+        """Start watching; report also before `os._exit`, `os.execv`, and after SIGTERM."""
         exit_at_once = os._exit
 
         def report_and_terminate(*_: object) -> None:
@@ -146,9 +117,8 @@ class Report:
             os.kill(os.getpid(), signal.SIGTERM)
 
         os._exit = lambda status: exit_at_once(self.end(status))
-        if self._own_words:
-            for name in ("execv", "execve"):  # All others of `os` call one of these.
-                setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))
+        for name in ("execv", "execve"):  # All others of `os` call one of these.
+            setattr(os, name, functools.partial(self._replace_process, getattr(os, name)))
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, report_and_terminate)
         if self._state_file:
@@ -156,26 +126,18 @@ class Report:
         self._watcher.start()
 
     def _replace_process(
-        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], env: Any = None
+        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], *env: Any
     ) -> None:
-        """Replace the process by a program that is watched too, or report before."""
-        given = () if env is None else (env,)
-        program = f"/dev/fd/{path}" if isinstance(path, int) else os.fsdecode(path)
+        """Report before the process becomes a program that is not watched."""
+        program = f"/dev/fd/{path}" if isinstance(path, int) else path
         # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
-        is_there = os.path.isfile(program) and os.access(program, os.X_OK)
-        if is_there and self._is_open():
-            words = [os.fsdecode(word) for word in argv]
-            if again := watched_again(program, words, self._own_words):
-                return replace(path, again, *given)
-            replaced = f"The script has replaced the process by `{shlex.join(words)}`"
-            self.end(0, f"{replaced}, which is not watched.")
+        if self._is_open() and os.path.isfile(program) and os.access(program, os.X_OK):
+            words = shlex.join(map(os.fsdecode, argv))
+            self.end(0, f"The script has replaced the process by `{words}`, which is not watched.")
             if self._fail_over is not None:
-                self._print("\nThat program cannot be judged, so the exit status will not be 0.")
-                child = subprocess.Popen(argv, executable=program, env=env, close_fds=False)
-                with suppress(ValueError):  # Raised outside the main thread.
-                    signal.signal(signal.SIGTERM, lambda *_: child.terminate())
-                os._exit(max(child.wait(), 1))
-        replace(path, argv, *given)
+                self._print("\nThat program cannot be judged, so it has not been started.")
+                os._exit(1)
+        replace(path, argv, *env)
 
     def _is_open(self) -> bool:
         """Return whether the report is still to come, and from this process, no forked child."""

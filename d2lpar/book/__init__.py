@@ -10,4 +10,3 @@ with needs("book"):
             raise ModuleNotFoundError(name=_name)
 
 from d2lpar.book.claims import Claim as Claim, claim as claim
-from d2lpar.book.results import keep as keep

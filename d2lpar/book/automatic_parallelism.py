@@ -22,7 +22,8 @@ from d2lpar._plain.format import format_value
 from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
-from d2lpar.book.recorded import recorded_on_gpu
+from d2lpar.book.notebook import show_in_notebook
+from d2lpar.book.recorded import Kept, recorded_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------
 
@@ -152,14 +153,9 @@ class CopyTimes:
     at_once: Quantity
 
     @property
-    def rows(self) -> tuple[Quantity, Quantity, Quantity]:
-        """The three quantities in the order of the editions."""
-        return self.computing, self.copying, self.at_once
-
-    @property
     def score(self) -> OverlapScore:
         """The overlap score, below 1 because no computation overlaps the last copy."""
-        return overlap_score(*self.rows)
+        return overlap_score(self.computing, self.copying, self.at_once)
 
 
 def copy_times(
@@ -254,13 +250,17 @@ class Way:
 
 
 def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
-    """Measure all ways to copy to the host the matrices that `make(number)` computes."""
+    """Measure all ways to copy to the host the matrices that `make(number)` computes.
+
+    In a notebook, the times are kept for `make record`.
+    """
     ways = {}
     for name, (send, arrive) in WAYS.items():
         times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
         single = measure(lambda send=send: send(make(0)))
         held = (single.dispatch / single.total).rename(f"share held, {name}")
         ways[name] = Way(times, held)
+        show_in_notebook(Kept("P6", name, {"at once": times.at_once}))
     return ways
 
 

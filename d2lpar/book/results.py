@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from d2lpar._jax.devices import Machine, this_machine, versions
-from d2lpar._measure.quantity import Quantity
-from d2lpar.book import claims
+from d2lpar.book import claims, recorded
 from d2lpar.book.claims import Claim
-from d2lpar.book.notebook import show_in_notebook
-from d2lpar.book.originals import EXPERIMENTS, Rows
-
-MIME_TYPE = "application/vnd.d2lpar.experiment+json"
-"""The MIME type of an experiment among a notebook's outputs, for a results file."""
 
 SCHEMA = 2
 """The version of the file's layout."""
@@ -29,53 +23,6 @@ def outputs_of(notebook: Mapping[str, Any], mime_type: str) -> list[dict]:
     outputs = (output for cell in notebook["cells"] for output in cell.get("outputs", []))
     bundles = (output.get("data", {}) for output in outputs)  # Printed text has no data.
     return [data[mime_type] for data in bundles if mime_type in data]
-
-
-@dataclass(frozen=True)
-class ExperimentResult:
-    """The measurements of one run of an experiment.
-
-    Attributes:
-        experiment: Its id, one of `EXPERIMENTS`.
-        variant: The difference to other runs of the same experiment; may be empty.
-        rows: The quantities by name.
-    """
-
-    experiment: str
-    variant: str
-    rows: Rows
-
-    def __post_init__(self):
-        if self.experiment not in EXPERIMENTS:
-            known = ", ".join(EXPERIMENTS)
-            raise ValueError(f"There is no experiment {self.experiment!r}; there are {known}.")
-        expected = EXPERIMENTS[self.experiment].rows
-        if set(self.rows) != set(expected):
-            raise ValueError(
-                f"Experiment {self.experiment} has the rows {', '.join(expected)}; "
-                f"found {', '.join(self.rows) or 'none'}."
-            )
-
-    def _repr_mimebundle_(self, include=None, exclude=None):
-        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
-        return {MIME_TYPE: {"experiment": self.experiment, "variant": self.variant, "rows": rows}}
-
-
-def keep(experiment: str, rows: Rows, variant: str = "") -> None:
-    """Keep the measurements of an experiment for the results of this machine.
-
-    The reader sees nothing, but `make record` and the build of the book find the rows among the
-    notebook's outputs. Outside a notebook, `keep` only checks the rows.
-
-    Args:
-        experiment: Its id, one of `EXPERIMENTS`.
-        rows: Quantities by name, with the names that `EXPERIMENTS` gives the printed rows.
-        variant: The difference to other runs of the same experiment; may be empty.
-
-    Raises:
-        ValueError: If there is no such experiment, or if rows are missing or too many.
-    """
-    show_in_notebook(ExperimentResult(experiment, variant, rows))
 
 
 @dataclass(frozen=True)
@@ -94,21 +41,16 @@ class Results:
     date: str
     load: float
     claims: Mapping[str, tuple[Claim, ...]]
-    experiments: tuple[ExperimentResult, ...]
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> "Results":
         """Return the results that the JSON of a file describes."""
-        claims, experiments = {}, []
-        for name, page in data["pages"].items():
-            claims[name] = tuple(map(Claim.from_dict, page["claims"]))
-            for run in page["experiments"]:
-                rows = {row: Quantity(**quantity) for row, quantity in run["rows"].items()}
-                experiments.append(ExperimentResult(run["experiment"], run["variant"], rows))
         return cls(
             machine=Machine(**data["machine"]),
-            claims=claims,
-            experiments=tuple(experiments),
+            claims={
+                name: tuple(map(Claim.from_dict, page["claims"]))
+                for name, page in data["pages"].items()
+            },
             **{key: data[key] for key in ("name", "versions", "commit", "date", "load")},
         )
 
@@ -124,10 +66,10 @@ def this_run() -> dict[str, Any]:
 
 
 def page_of(notebook: Mapping[str, Any]) -> dict[str, list[dict]]:
-    """Return a page's part of a results file: the claims and experiments its notebook displayed."""
+    """Return a page's part of a results file: the claims and times that its notebook displayed."""
     return {
         "claims": outputs_of(notebook, claims.MIME_TYPE),
-        "experiments": outputs_of(notebook, MIME_TYPE),
+        "experiments": outputs_of(notebook, recorded.MIME_TYPE),
     }
 
 

@@ -155,9 +155,3 @@ def host_batch(template: np.ndarray) -> np.ndarray:
     batch = np.frombuffer(memory, template.dtype, template.size).reshape(template.shape)
     batch[...] = template
     return batch
-
-
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def device_batch(key: jax.Array, rows: int, columns: int) -> jax.Array:
-    """Make a batch of random floats between 0 and 1 on the device itself."""
-    return jax.random.uniform(key, (rows, columns), jnp.float32)

@@ -102,8 +102,14 @@ def bars(axes):
     return [bar.get_width() for bar in axes.patches]
 
 
-def test_all_ways_are_measured_and_drawn():
+def test_all_ways_are_measured_kept_and_drawn(monkeypatch):
+    shown = []
+    monkeypatch.setattr(page, "show_in_notebook", shown.append)
     found = page.measure_ways(make)
+    (bundles,) = zip(*(kept._repr_mimebundle_().values() for kept in shown), strict=True)
+    assert [(b["experiment"], b["variant"]) for b in bundles] == [("P6", name) for name in found]
+    kept_times = [bundle["rows"]["at once"]["samples"] for bundle in bundles]
+    assert kept_times == [list(way.times.at_once.samples) for way in found.values()]
     assert list(found) == list(page.WAYS)
     assert all(isinstance(way, page.Way) and 0 < way.held.median <= 1 for way in found.values())
     axes = page.plot_ways_to_copy(found)

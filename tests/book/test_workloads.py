@@ -12,7 +12,6 @@ from d2lpar.book.workloads import (
     Work,
     chain,
     chain_into,
-    device_batch,
     host_batch,
     init_mlp,
     random_product,
@@ -69,13 +68,6 @@ def test_a_chain_is_a_loop(length):
 def test_a_random_product_is_the_square_of_a_normal_matrix():
     matrix = jax.random.normal(KEY, (50, 50))
     np.testing.assert_allclose(random_product(KEY, 50), matrix @ matrix, rtol=1e-3, atol=1e-4)
-
-
-def test_a_device_batch_is_random_between_zero_and_one():
-    batch = device_batch(KEY, 100, 50)
-    assert (batch.shape, batch.dtype) == ((100, 50), np.float32)
-    assert batch.min() >= 0 < 0.9 < batch.max() < 1
-    assert not np.array_equal(batch, device_batch(jax.random.key(1), 100, 50))
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (4, 3)])

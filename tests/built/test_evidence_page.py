@@ -61,7 +61,6 @@ def page(monkeypatch, tmp_path):
         "this build": (FORK, COUNT, COPY, LEAD, NEW),
         "H200, 16 cores": ELSEWHERE,
         "Xeon, 2 cores": [LEAD],
-        "old, 2 cores": [Claim("It forks.", (GAIN > 1,))],  # Claims had no keys.
     }
     machines = [
         SimpleNamespace(name=name, claims={"book/one": made}) for name, made in known.items()

@@ -18,6 +18,9 @@ from d2lpar._plain.format import plural
 FOLDER = Path(__file__).parent
 """The folder with the recorded files."""
 
+MIME_TYPE = "application/vnd.d2lpar.experiment+json"
+"""The MIME type, among a notebook's outputs, of times that a GPU records for other machines."""
+
 PAGE = "https://d2lpar.github.io/d2lpar/book/evidence.html#every-claim-on-every-machine"
 """The page that compares all recorded claims."""
 
@@ -51,6 +54,18 @@ def claims_recorded(key: str) -> tuple[Recorded, ...]:
     return _by_key(FOLDER).get(key, ()) if key else ()
 
 
+class Kept(NamedTuple):
+    """Times that readers do not see in a notebook, and that `make record` keeps."""
+
+    experiment: str
+    variant: str
+    rows: Mapping[str, Quantity]
+
+    def _repr_mimebundle_(self, include=None, exclude=None):
+        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
+        return {MIME_TYPE: self._asdict() | {"rows": rows}}
+
+
 def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]]]:
     """Return the newest machine with a GPU, in words, and its rows for an experiment by variant."""
     results = next(file for file in _files(FOLDER) if has_gpu(file["machine"]["devices"]))
@@ -76,13 +91,12 @@ def _by_key(folder: Path) -> dict[str, tuple[Recorded, ...]]:
     for results in _files(folder):
         for name, page in results["pages"].items():
             for claim in page["claims"]:
-                if key := claim.get("key"):  # Files before d2lpar 0.2.0 have no keys.
-                    devices, cores = results["machine"]["devices"], results["machine"]["cores"]
-                    if name in ON_CPU_DEVICES and "gpu" not in key.split("-"):
-                        devices = "1 x cpu"
-                    machine = machine_in_words(devices, cores)
-                    jax = results["versions"]["jax"]
-                    by_key[key].append(Recorded(machine, has_gpu(devices), jax, claim))
+                devices, cores = results["machine"]["devices"], results["machine"]["cores"]
+                if name in ON_CPU_DEVICES and "gpu" not in claim["key"].split("-"):
+                    devices = "1 x cpu"
+                machine = machine_in_words(devices, cores)
+                jax = results["versions"]["jax"]
+                by_key[claim["key"]].append(Recorded(machine, has_gpu(devices), jax, claim))
     return {key: tuple(records) for key, records in by_key.items()}
 
 
