@@ -20,7 +20,6 @@ def style_of_the_book():
 
 
 def svg(axes):
-    """Return the figure as the book shows it."""
     file = io.StringIO()
     axes.figure.savefig(file, format="svg")
     return file.getvalue()
@@ -31,6 +30,5 @@ def texts(axes):
 
 
 def legend(axes):
-    """Return the labels of the legend, which stands on the figure or on the axes."""
     (box,) = axes.figure.legends or [axes.get_legend()]
     return [text.get_text() for text in box.get_texts()]

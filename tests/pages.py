@@ -21,7 +21,6 @@ kernelspec:
 
 
 def write_page(path, *cells, prose="Some prose."):
-    """Write a page of these cells to a path; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     blocks = (f"\n{prose}\n\n```{{code-cell}} ipython3\n{cell}\n```\n" for cell in cells)
     path.write_text(HEADER + "".join(blocks), encoding="utf-8")

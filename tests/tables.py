@@ -4,7 +4,6 @@ from xml.etree import ElementTree
 
 
 def cells_of(html):
-    """Return the text of each cell, row by row, with its line breaks."""
     return [["".join(cell.itertext()) for cell in row] for row in _tree(html).iter("tr")]
 
 
@@ -20,7 +19,6 @@ def bars_of(html):
 
 
 def remarks_of(html):
-    """Return the text of the remarks below a table."""
     return ["".join(paragraph.itertext()) for paragraph in _tree(html).iter("p")]
 
 

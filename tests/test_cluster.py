@@ -27,7 +27,6 @@ CPU = {"JAX_PLATFORMS": "cpu"}
 
 
 def train(launcher, folder, *options, **environment):
-    """Run the script, and return its output."""
     done = subprocess.run(
         [*launcher, SCRIPT, folder, *options],
         env=os.environ | CPU | environment,
@@ -62,7 +61,6 @@ def train_and_signal(count, folder, sign):
 
 
 def losses(output):
-    """Return the logged losses by step."""
     return {int(n): float(loss) for n, loss in re.findall(r"step (\d+), loss (\S+)", output)}
 
 

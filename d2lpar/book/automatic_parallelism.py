@@ -21,7 +21,7 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import format_value
 from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
-from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
+from d2lpar._timeline.timeline import COPY, PYTHON, Event, Timeline, in_order
 from d2lpar.book.notebook import show_in_notebook
 from d2lpar.book.recorded import Kept, recorded_on_gpu
 
@@ -321,30 +321,14 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline with numbered bars, so that a reader can match each copy with its run.
 
-    A bar is named by its number in its row; Python's row keeps its names. A thread that watches for
-    copies may see one late, so its bar is corrected to start when the copy was requested, its run
-    was over, and the copy before it was over:
-
-        Python     rr                           r = request of a copy
-        device     [run 1]     [run 2]
-        seen                     [ 1 ] [2]
-        corrected         [     1    ][ 2]
-
-    A copy that ends too soon after the one before it to be visible shares its bar, as in "1-5".
+    A bar is named by its number in its row; Python's row keeps its names. A copy that ends too soon
+    after the one before it to be visible shares its bar, as in "1-5".
     """
     short = timeline.elapsed * 1e9 / 500
     bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
-    events = timeline.programs.events
-    requests = [e.start for e in events if (e.program, e.operator) == COPY_CALL]
-    ends_of_runs = [e.end for e in events if e.operator == ""]
-    earliest_starts = map(max, requests, ends_of_runs)
-    for event in events:
+    for event in timeline.programs.events:
         row = bars[event.device]
-        if event.operator == COPY and event.device in timeline.watched:
-            before = row[-1].end if row else 0
-            start = min(event.start, max(before, next(earliest_starts, event.start)))
-            event = event._replace(start=start, duration=event.end - start)
         if not event.device.startswith(PYTHON):
             counts[event.device] += 1
             number = str(counts[event.device])

@@ -19,7 +19,6 @@ def devices(graph):
 
 
 def on(index):
-    """Return an array that belongs to a CPU device."""
     return jax.device_put(X, cpu(index))
 
 

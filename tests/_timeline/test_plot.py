@@ -331,7 +331,6 @@ def test_an_error_bar_reaches_to_the_ends_of_the_interval_or_else_to_the_samples
 
 
 def labels(axis):
-    """Return the labels within the limits of an axis."""
     axis.figure.draw_without_rendering()
     low, high = axis.get_view_interval()
     ticks = zip(axis.get_majorticklocs(), axis.get_ticklabels(), strict=True)

@@ -168,7 +168,6 @@ def here(sentence=GAINS, *predicates, needs="a GPU", **numbers):
 
 
 def words_of(made):
-    """Return the words of a claim on the page."""
     return " ".join(re.sub("<[^>]*>", " ", html_of(made)).replace("&lt;", "<").split())
 
 

@@ -11,7 +11,6 @@ PREFETCH = "def my_prefetch(n):\n    return scaled(n)\n"
 
 
 def answer_in(file, name="my_prefetch"):
-    """Run what an answer needs, and return it."""
     names = {}
     for statement in needed_for([name], statements_of(file)):
         exec(statement.code, names)

@@ -26,7 +26,6 @@ KEPT = Kept("P6", "pinned", {"at once": ODD})
 
 
 def notebook_with(*shown):
-    """Return an executed notebook that has displayed some objects, and other things."""
     bundles = [{"text/plain": "3"}, *(made._repr_mimebundle_() for made in shown)]
     outputs = [nbformat.v4.new_output("display_data", data) for data in bundles]
     printed = nbformat.v4.new_output("stream", text="printed")

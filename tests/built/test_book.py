@@ -37,13 +37,11 @@ SOLUTIONS = {BOOK / "solutions" / path.name: letter for path, letter in CHAPTERS
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: str(path.relative_to(BOOK)))
 def path(request):
-    """The source of a page with cells."""
     return request.param
 
 
 @pytest.fixture
 def page(html, path):
-    """The HTML of that page."""
     return (html / path.relative_to(ROOT).with_suffix(".html")).read_text()
 
 

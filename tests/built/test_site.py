@@ -42,7 +42,6 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 @pytest.fixture(scope="session")
 def address(html):
-    """The address of a server of the built book."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=html))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/"
@@ -90,7 +89,6 @@ def visit(browser, address):
     params=[pytest.param(p, marks=pytest.mark.xdist_group(p)) for p in [*VISITED, *MADE_BY_SPHINX]],
 )
 def page(request):
-    """A page of the book."""
     return request.param
 
 

@@ -90,7 +90,6 @@ def wait_for_the_one_before(step, parameters, batches):
 
 
 def epoch(wait):
-    """Return a loop over batches that calls `wait` after each step."""
 
     def my_epoch(step, parameters, batches):
         for number, batch in enumerate(batches):
@@ -302,7 +301,6 @@ WRONG[check_x5] = {
 
 
 def losses_with(hand_over, wait=lambda loss: loss):
-    """Return a loop that hands each batch over in some way."""
 
     def my_losses(step, parameters, loader):
         losses = []

@@ -146,7 +146,6 @@ WRONG[check_v4] = {
 
 
 def asks_first(step, least, batches, read=1, most=9, handles=Exception, raises=True, result=True):
-    """Return the number of steps, which all processes agree on, one by one."""
     ready, steps, error = [], 0, None
     while steps < most:
         try:

@@ -24,7 +24,6 @@ RIGHT, WRONG = {}, {}
 
 
 def training(lag, as_number=float, drain=True):
-    """Return a training loop that logs each loss `lag` steps later."""
 
     def my_training(step, parameters, batches, log):
         pending = deque()
@@ -150,7 +149,6 @@ WRONG[check_z2] = {
 
 
 def evaluation(add, fill=np.zeros, valid=len):
-    """Return an evaluation that fills up the last batch with `fill`, and sums up with `add`."""
 
     def my_evaluation(count, examples, rows):
         total = 0

@@ -25,7 +25,6 @@ def seconds(function, clock):
 def benchmark(
     warm_up=lambda step, x: step(x).block_until_ready(), wait=jax.block_until_ready, count=40
 ):
-    """Return a benchmark that prepares with `warm_up` and ends with `wait`."""
 
     def my_seconds(step, x, clock):
         def loop():
