@@ -68,12 +68,11 @@ def read_clock() -> None:
 
 
 def cost_of_benchmark() -> Quantity:
-
     def use_benchmark():
         with Benchmark("x"):
             read_clock()
 
-    with contextlib.redirect_stdout(io.StringIO()):
+    with contextlib.redirect_stdout(io.StringIO()):  # A terminal has a speed of its own.
         return extra_cost(per_turn(use_benchmark), per_turn(read_clock))
 
 

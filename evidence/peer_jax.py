@@ -47,6 +47,7 @@ def init(key):
 
 
 def loss_of(params, x, y):
+    """Return half the mean squared error."""
     for weight, bias in params[:-1]:
         x = jax.nn.relu(x @ weight + bias)
     weight, bias = params[-1]

@@ -126,18 +126,19 @@ class Report:
         self._watcher.start()
 
     def _replace_process(
-        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], *env: Any
+        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], *args: Any, **env: Any
     ) -> None:
         """Report before the process becomes a program that is not watched."""
         program = f"/dev/fd/{path}" if isinstance(path, int) else path
         # `os.execvp` tries the folders of PATH in turn, so most of its programs are missing.
         if self._is_open() and os.path.isfile(program) and os.access(program, os.X_OK):
             words = shlex.join(map(os.fsdecode, argv))
-            self.end(0, f"The script has replaced the process by `{words}`, which is not watched.")
+            note = f"The report ends where the script replaces its process by `{words}`."
+            self.end(int(self._fail_over is not None), f"{note} That is not watched.")
             if self._fail_over is not None:
                 self._print("\nThat program cannot be judged, so it has not been started.")
                 os._exit(1)
-        replace(path, argv, *env)
+        replace(path, argv, *args, **env)
 
     def _is_open(self) -> bool:
         """Return whether the report is still to come, and from this process, no forked child."""
@@ -187,7 +188,7 @@ class Report:
     def _print(self, text: str) -> None:
         for descriptor in (self._stderr, 2) if self._prints else ():
             with suppress(OSError):
-                os.write(descriptor, f"{text}\n".encode())
+                os.write(descriptor, f"{text}\n".encode(errors="backslashreplace"))
                 break
 
     def _write_now_and_then(self) -> None:

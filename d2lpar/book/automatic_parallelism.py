@@ -23,7 +23,7 @@ from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import COPY, PYTHON, Event, Timeline, in_order
 from d2lpar.book.notebook import show_in_notebook
-from d2lpar.book.recorded import Kept, recorded_on_gpu
+from d2lpar.book.recorded import KeptTimes, recorded_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------
 
@@ -250,18 +250,20 @@ class Way:
 
 
 def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
-    """Measure all ways to copy to the host the matrices that `make(number)` computes.
-
-    In a notebook, the times are kept for `make record`.
-    """
+    """Measure all ways to copy to the host the matrices that `make(number)` computes."""
     ways = {}
     for name, (send, arrive) in WAYS.items():
         times = copy_times(make, send, arrive, until=lambda times: times.score > 0.5)
         single = measure(lambda send=send: send(make(0)))
         held = (single.dispatch / single.total).rename(f"share held, {name}")
         ways[name] = Way(times, held)
-        show_in_notebook(Kept("P6", name, {"at once": times.at_once}))
     return ways
+
+
+def keep_times(ways: Mapping[str, Way]) -> None:
+    """Keep the times of all ways in the notebook, unseen, for `make record`."""
+    for name, way in ways.items():
+        show_in_notebook(KeptTimes("P6", name, {"at once": way.times.at_once}))
 
 
 def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
@@ -345,8 +347,7 @@ def record_copies(function: Callable[[], Any], times: int = 6) -> Timeline:
     """Record a function that computes and copies, and return its numbered timeline.
 
     Of several recordings, the result is the one in which most copies overlap a run; of equals, the
-    one with the least sum of elapsed time and time in bars. A disturbance, or a copy seen late by
-    the watching thread, can only lengthen either.
+    shortest: a disturbance, or a copy seen late by the watching thread, can only lengthen it.
     """
 
     def disturbance(timeline: Timeline) -> tuple[int, float]:
@@ -354,6 +355,6 @@ def record_copies(function: Callable[[], Any], times: int = 6) -> Timeline:
         runs = [bar for bar in bars if bar.operator != COPY]
         copies = (bar for bar in bars if bar.operator == COPY)
         hidden = sum(any(c.start < r.end and r.start < c.end for r in runs) for c in copies)
-        return -hidden, timeline.elapsed + sum(bar.duration for bar in bars) / 1e9
+        return -hidden, timeline.elapsed
 
     return min((numbered(record_trace(function)[1]) for _ in range(times)), key=disturbance)

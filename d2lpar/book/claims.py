@@ -178,9 +178,9 @@ class Claim:
             ValueError: If the verdict is not the one that follows from the samples.
         """
         predicates = tuple(map(Predicate.from_dict, data["predicates"]))
-        key, numbers = data.get("key", ""), data.get("numbers", {})  # Not in files before 0.2.0.
-        numbers = {name: Quantity(**number) for name, number in numbers.items()}
-        claim = cls(data["sentence"], predicates, data["otherwise"], data["needs"], key, numbers)
+        numbers = {name: Quantity(**number) for name, number in data["numbers"].items()}
+        others = (data[name] for name in ("otherwise", "needs", "key"))
+        claim = cls(data["sentence"], predicates, *others, numbers)
         if claim.verdict != data["verdict"]:
             raise ValueError(
                 f"The claim {claim.sentence!r} has the verdict {data['verdict']!r}, but its "

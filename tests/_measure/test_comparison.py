@@ -151,6 +151,17 @@ def test_the_state_may_be_all_that_a_step_returns_or_the_first_element_of_a_tupl
         assert beside() == (state, "loss")
 
 
+@pytest.mark.parametrize("spread_over", [1, 2])
+def test_a_step_that_donates_deletes_all_that_shares_its_memory_and_not_a_copy(spread_over):
+    start = {"w": jax.device_put(jnp.zeros(3), cpu()), "key": jax.random.key(0)}
+    copied = jax.tree.map(jnp.copy, start)
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:spread_over]), "d")
+    placed = jax.device_put(start, jax.NamedSharding(mesh, jax.P()))
+    carried(descend, placed, np.ones(3, np.float32), rate=2.0)()
+    assert start["w"].is_deleted()
+    assert (copied["w"] == 0).all()
+
+
 @pytest.mark.parametrize(
     "result", [None, (), 1.0, (1.0, np.zeros(3)), [np.zeros(3)], np.zeros(4)], ids=repr
 )
@@ -158,6 +169,12 @@ def test_a_step_that_does_not_return_its_state_where_it_is_looked_for_is_refused
     step = carried(lambda state: result, np.zeros(3))
     with pytest.raises(ValueError, match=r"no new state in the result of '<lambda>'.* \(3,\)"):
         step()
+
+
+def test_the_trees_of_state_and_result_are_compared_in_the_first_call_only():
+    shapes = iter([(3,), (4,)])
+    step = carried(lambda state: np.zeros(next(shapes)), np.zeros(3))
+    assert [step().shape, step().shape] == [(3,), (4,)]
 
 
 def test_what_is_observed_is_off_the_clock_and_has_a_sample_for_each_round(clock, device):

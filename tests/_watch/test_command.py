@@ -56,7 +56,7 @@ def test_a_child_that_the_script_forks_reports_nothing(tmp_path, end):
     [
         ("os.execv(me, [me, script, 'again'])", [], 0, True),
         ("os.execlp('sh', 'sh', '-c', 'echo again; exit 3')", [], 3, True),
-        ("os.execle(me, me, script, 'again', os.environ)", ["--fail-over", "5%"], 1, False),
+        ("os.execve(me, [me, script, b'\\xe4'], env={})", ["--fail-over", "5%"], 1, False),
     ],
 )
 def test_a_program_that_replaces_the_script_is_named_not_watched_and_never_passes(
@@ -76,10 +76,10 @@ except OSError:
     options = [*options, "--json", "report.json", "--hang-dir", "."]
     ended, out, said = watch_script(tmp_path, program, options=options)
     assert (ended, out, said.count("Watched for")) == (status, "again\n" * starts, 1)
-    assert json.loads((tmp_path / "hang.0.json").read_text())["status"] == 0
-    assert "The script has replaced the process by `" in said
+    assert json.loads((tmp_path / "hang.0.json").read_text())["status"] == int(not starts)
+    assert "The report ends where the script replaces its process by `" in said
     assert ("so it has not been started" in said) != starts
-    assert "which is not watched" in (tmp_path / "report.json").read_text()
+    assert "That is not watched." in (tmp_path / "report.json").read_text()
 
 
 def test_an_interim_report_is_written_also_while_the_main_thread_ends_the_watch(tmp_path):

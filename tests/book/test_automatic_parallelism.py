@@ -106,6 +106,7 @@ def test_all_ways_are_measured_kept_and_drawn(monkeypatch):
     shown = []
     monkeypatch.setattr(page, "show_in_notebook", shown.append)
     found = page.measure_ways(make)
+    page.keep_times(found)
     (bundles,) = zip(*(kept._repr_mimebundle_().values() for kept in shown), strict=True)
     assert [(b["experiment"], b["variant"]) for b in bundles] == [("P6", name) for name in found]
     kept_times = [bundle["rows"]["at once"]["samples"] for bundle in bundles]

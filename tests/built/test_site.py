@@ -27,7 +27,7 @@ MADE_BY_SPHINX = ["genindex", "search", "404"]
 VISITED = [page for page in PAGES if "/api/" not in page or page == "book/api/measuring"]
 NOTEBOOKS = [str(path.relative_to(ROOT).with_suffix("")) for path in notebooks()]
 # Together these pages have all colors of the book.
-COLORFUL = {PAGES[0], NOTEBOOKS[0], "book/evidence", "book/originals"}
+COLORFUL = {PAGES[0], NOTEBOOKS[0], "book/evidence"}
 EXPLORABLES = {"book/asynchronous-computation", "book/beyond-one-machine"}
 
 

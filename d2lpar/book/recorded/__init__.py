@@ -54,7 +54,7 @@ def claims_recorded(key: str) -> tuple[Recorded, ...]:
     return _by_key(FOLDER).get(key, ()) if key else ()
 
 
-class Kept(NamedTuple):
+class KeptTimes(NamedTuple):
     """Times that readers do not see in a notebook, and that `make record` keeps."""
 
     experiment: str
