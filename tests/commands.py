@@ -9,7 +9,6 @@ from d2lpar.__main__ import main
 
 
 def main_with(*arguments):
-    """Run the command in this process, and return its exit status or last words."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(sys, "argv", ["d2lpar", *map(str, arguments)])
         with pytest.raises(SystemExit) as stopped:

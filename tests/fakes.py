@@ -69,7 +69,6 @@ class FakeDevice:
 
 
 def crowded_in(rounds):
-    """Return a control that does not hold in these rounds."""
     count = itertools.count()
     return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")
 

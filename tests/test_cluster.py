@@ -70,7 +70,6 @@ def last_checkpoint(folder):
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
-    """The losses of one process without a launcher."""
     output = train([sys.executable], tmp_path_factory.mktemp("alone"), "--alone")
     assert "0/1 step 20, loss" in output
     assert losses(output)[20] < losses(output)[5] / 2

@@ -21,7 +21,7 @@ from d2lpar._measure.quantity import Quantity
 from d2lpar._plain.format import format_value
 from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
-from d2lpar._timeline.timeline import COPY, PYTHON, Event, Timeline, in_order
+from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar.book.notebook import show_in_notebook
 from d2lpar.book.recorded import KeptTimes, recorded_on_gpu
 
@@ -323,14 +323,23 @@ def _runs(timeline: Timeline, program: str):
 def numbered(timeline: Timeline) -> Timeline:
     """Return a timeline with numbered bars, so that a reader can match each copy with its run.
 
-    A bar is named by its number in its row; Python's row keeps its names. A copy that ends too soon
-    after the one before it to be visible shares its bar, as in "1-5".
+    A bar is named by its number in its row; Python's row keeps its names. The bar of a watched copy
+    starts when it was requested, its run was over, and the copy before it was over: the watching
+    thread may see later that the run was over. A copy that ends too soon after the one before it to
+    be visible shares its bar, as in "1-5".
     """
     short = timeline.elapsed * 1e9 / 500
     bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
-    for event in timeline.programs.events:
+    events = timeline.programs.events
+    requests = [e.start for e in events if (e.program, e.operator) == COPY_CALL]
+    earliest = map(max, requests, [e.end for e in events if e.operator == ""])
+    for event in events:
         row = bars[event.device]
+        if event.operator == COPY and event.device in timeline.watched:
+            before = row[-1].end if row else 0
+            start = min(event.start, max(before, next(earliest, event.start)))
+            event = event._replace(start=start, duration=event.end - start)
         if not event.device.startswith(PYTHON):
             counts[event.device] += 1
             number = str(counts[event.device])

@@ -276,13 +276,11 @@ def arrows(axes):
 
 
 def lines(axes):
-    """Return the points of each arrow, without its head."""
     axes.figure.draw_without_rendering()
     return [arrow.get_path().to_polygons(closed_only=False)[0] for arrow in arrows(axes)]
 
 
 def ends_of(line, graph, axes):
-    """Return the nodes whose boxes are next to the ends of a line."""
     centres = {node: text.get_position() for node, text in zip(graph, axes.texts, strict=True)}
     return tuple(
         min(centres, key=lambda node: math.dist(centres[node], point))

@@ -7,7 +7,7 @@ import pytest
 from timelines import event, timeline
 
 from d2lpar import cpu
-from d2lpar._timeline.timeline import COPY
+from d2lpar._timeline.timeline import COPY, COPY_CALL
 from d2lpar.book import automatic_parallelism as page
 from d2lpar.book.recorded import recorded_on_gpu
 
@@ -171,6 +171,26 @@ def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
         ("5", 6000, 6001),
         ("6", 7000, 9000),
     ]
+
+
+@pytest.mark.parametrize(
+    ("requests", "seen", "shown"),
+    [
+        ((2, 3), [(18, 32), (35, 36)], [(10, 32), (32, 36)]),
+        ((40, 41), [(45, 50), (52, 54)], [(40, 50), (50, 54)]),
+    ],
+    ids=["seen late", "requested late"],
+)
+def test_a_watched_copy_starts_at_its_request_after_its_run_and_after_the_copy_before(
+    requests, seen, shown
+):
+    calls = [event("Python", start, start + 1, *COPY_CALL, start) for start in requests]
+    events = *calls, *CHAINS, *copies(*seen)
+    watched = page.numbered(timeline(*events, watched=["CPU 1"]))
+    assert [(e.start, e.end) for e in watched.row("CPU 1")] == shown
+    assert watched.watched == {"CPU 1"}
+    by_profiler = page.numbered(timeline(*events))
+    assert [(e.start, e.end) for e in by_profiler.row("CPU 1")] == seen
 
 
 def test_of_several_recordings_one_with_most_copies_below_runs_is_shown_the_least_disturbed(

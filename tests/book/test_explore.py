@@ -35,7 +35,6 @@ def bars_of(marks, color):
 
 
 def simulated(t1, t2, t3, count, limit):
-    """Return when each operation was dispatched and computed, step by step."""
     dispatched, computed = [], []
     for k in range(count):
         free = dispatched[-1] if k else 0

@@ -154,7 +154,6 @@ def test_a_page_fits_every_screen_and_asks_no_other_host_and_has_no_error(tab, p
 
 
 def texts_of(html):
-    """Return the source of every page of the book, by its path."""
     pages = [page for page in html.rglob("*.html") if "_static" not in page.parts]
     return {page: unescape(page.read_text(encoding="utf-8")) for page in pages}
 

@@ -201,7 +201,6 @@ def spans_of(timeline, row):
 
 
 def gaps_by_hand(timeline, row, gap=None):
-    """Return the idle share, and the longest gap or another one."""
     spans = spans_of(timeline, row)
     return sum(span[0] for span in spans) / 1e9 / timeline.elapsed, *(gap or max(spans)[1:])
 
@@ -261,7 +260,6 @@ def pipeline_at_once(first, second, batches, devices):
 
 
 def in_lock_step(first, second, batches, devices):
-    """Call stage two of a batch before stage one of the next."""
     results, middle = [], None
     for batch in [*batches, None]:
         ticks = []

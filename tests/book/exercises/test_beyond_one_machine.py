@@ -47,7 +47,6 @@ WRONG[check_v1] = {
 
 
 def in_buckets(add_up, arrays, most, cut=None, shape=True, order=1):
-    """Return the sums of arrays that travel one behind the other."""
     flat = np.concatenate([array.ravel() for array in arrays])
     cut = cut or most
     sums = [add_up(flat[first : first + cut]) for first in range(0, len(flat), cut)][::order]

@@ -91,7 +91,6 @@ def asks_behind_the_yield(read, count, readers):
 
 
 def with_futures(threads=None, ahead=None, take=deque.popleft):
-    """Return a generator that takes its batches from the reads under way."""
 
     def my_prefetch(read, count, readers):
         with ThreadPoolExecutor(threads or readers) as pool:
