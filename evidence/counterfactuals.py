@@ -10,7 +10,7 @@ from run_notebook import BARRIERS, SYNCHRONOUS, Intervention, claims_of, read
 
 NO_ONE_SUM = Intervention(
     "the one sum (JAX sums where the gradient is made, and then takes the mean of equal sums)",
-    {"    check_vma=False,  # Or each layer is summed already.\n": ""},
+    {"    check_vma=False,  # Else JAX sums in each layer.\n": ""},
 )
 
 NO_SIXTEEN_MESSAGES = Intervention(
