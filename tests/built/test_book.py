@@ -111,13 +111,14 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
     recipes, window = map(np.median, file["ratios"].values())
     record = results.load(recorded.FOLDER / "h200-16-cores.json").claims.values()
     (loop,) = (claim.numbers for page in record for claim in page if claim.key == "loop-mended")
+    longer = lambda ratio: f"about {round(100 * (ratio - 1), -1):.0f} % longer"  # noqa: E731
     phrases = {
         "asynchronous-computation": [
             call,
             f"took {ms['a thousand increments, scan']:.0f} ms",
             f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
-            f"took {barrier / none:.1f} times as long in one program, and {twice:.1f} times in",
-            f"a megabyte for each step, took {window:.1f} times as long",
+            f"perceptron took {longer(barrier / none)} in one program, and {longer(twice)} in",
+            f"a megabyte for each step, took {longer(window)}",
             f"was {loop['gain']:.1f} times as fast",
             f"{loop['after']:%} of the time instead of {loop['before']:%}",
         ],
