@@ -117,7 +117,7 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
             call,
             f"took {ms['a thousand increments, scan']:.0f} ms",
             f"kernel: {ms['a thousand increments, scan with unroll=50']:.1f} ms",
-            f"perceptron took {longer(barrier / none)} in one program, and {longer(twice)} in",
+            f"{longer(barrier / none)} in one program, timed once, and {longer(twice)} in the one",
             f"a megabyte for each step, took {longer(window)}",
             f"was {loop['gain']:.1f} times as fast",
             f"{loop['after']:%} of the time instead of {loop['before']:%}",
