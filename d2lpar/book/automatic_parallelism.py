@@ -59,7 +59,7 @@ def fair_matrix(
     The size is halved until the calls are fast enough or the size is at most 250 (in JAX
     0.7, 1000). Returns the matrix and the seconds of one call.
     """
-    # JAX 0.7 gives a product of at most 512 rows a single core, where others take all.
+    # JAX 0.7 may give a product of at most 512 rows a single core, where others take all.
     smallest = 250 if jax.version.__version_info__ >= (0, 8) else 1000
     rng = np.random.default_rng(0)
     while True:
