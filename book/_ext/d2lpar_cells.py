@@ -108,7 +108,8 @@ def add_script(app, page, template, context, doctree):
 
 def write_script(app, error):
     if not error:
-        libraries = vl_convert.javascript_bundle(vl_version=VERSION)  # No page loads from others.
+        # In the book itself, so that a page loads nothing from other hosts.
+        libraries = vl_convert.javascript_bundle(vl_version=VERSION)
         # A function keeps their global names apart from the names of Sphinx.
         ours = Path(__file__).with_name("describe-chart.js").read_text(encoding="utf-8")
         wrapped = f"(() => {{{libraries}\n}})();\n{ours}"

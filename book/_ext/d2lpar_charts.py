@@ -1,6 +1,5 @@
 """Figures for Sphinx: the one of the first page, and how each is saved and shown."""
 
-from itertools import chain
 from pathlib import Path
 
 import d2lpar_runs as runs
@@ -13,8 +12,7 @@ from d2lpar._plain.format import format_value, plural
 
 def first_picture(app, docname, _):
     """Return a drawing, to scale, of when Python and the device finish ten products."""
-    claims = chain(*runs.this_build(app).claims.values())
-    numbers = next(claim.numbers for claim in claims if claim.key == "clock-stops-early")
+    numbers = runs.numbers_of(app, "clock-stops-early")
     asked, taken = (numbers[name].median for name in ("asked", "taken"))
     dispatch, total = (format_value(seconds, "s", digits=2) for seconds in (asked, taken))
     share = asked / taken

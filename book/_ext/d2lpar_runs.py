@@ -2,6 +2,7 @@
 
 import functools
 import importlib
+import itertools
 import json
 import os
 import re
@@ -54,6 +55,12 @@ def name_of(results):
 
 def this_build(app):
     return machines(app)[0]
+
+
+def numbers_of(app, key):
+    """Return the numbers of a claim that this build has tested; raise StopIteration if none is."""
+    claims = itertools.chain(*this_build(app).claims.values())
+    return next(claim.numbers for claim in claims if claim.key == key and not claim.needs)
 
 
 def tested_pages(app):

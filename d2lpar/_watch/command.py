@@ -126,7 +126,7 @@ class Report:
         self._watcher.start()
 
     def _replace_process(
-        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], *args: Any, **env: Any
+        self, replace: Callable[..., Any], path: Any, argv: Sequence[Any], *env: Any, **named: Any
     ) -> None:
         """Report before the process becomes a program that is not watched."""
         program = f"/dev/fd/{path}" if isinstance(path, int) else path
@@ -138,7 +138,7 @@ class Report:
             if self._fail_over is not None:
                 self._print("\nThat program cannot be judged, so it has not been started.")
                 os._exit(1)
-        replace(path, argv, *args, **env)
+        replace(path, argv, *env, **named)
 
     def _is_open(self) -> bool:
         """Return whether the report is still to come, and from this process, no forked child."""

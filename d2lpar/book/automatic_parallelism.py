@@ -23,7 +23,7 @@ from d2lpar._timeline.plot import COLORS, WIDTH, device_color, format_axis
 from d2lpar._timeline.recording import record_trace
 from d2lpar._timeline.timeline import COPY, COPY_CALL, PYTHON, Event, Timeline, in_order
 from d2lpar.book.notebook import show_in_notebook
-from d2lpar.book.recorded import KeptTimes, recorded_on_gpu
+from d2lpar.book.recorded import KeptTime, times_on_gpu
 
 # --- Work of a fair size for two devices ----------------------------------------------------------
 
@@ -263,7 +263,7 @@ def measure_ways(make: Callable[[int], jax.Array]) -> dict[str, Way]:
 def keep_times(ways: Mapping[str, Way]) -> None:
     """Keep the times of all ways in the notebook, unseen, for `make record`."""
     for name, way in ways.items():
-        show_in_notebook(KeptTimes("P6", name, {"at once": way.times.at_once}))
+        show_in_notebook(KeptTime(name, way.times.at_once))
 
 
 def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
@@ -278,8 +278,8 @@ def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
     """
     machine, times = "this machine", {name: way.times.at_once for name, way in ways.items()}
     if not ways:
-        machine, rows = recorded_on_gpu("P6")
-        times = {name: rows[name]["at once"] for name in WAYS}
+        machine, recorded = times_on_gpu()
+        times = {name: recorded[name] for name in WAYS}
     axes = plt.figure(figsize=(WIDTH, 1.5)).add_subplot()
     places = np.arange(len(times))[::-1]
     seconds = [quantity.median for quantity in times.values()]

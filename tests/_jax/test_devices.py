@@ -52,7 +52,6 @@ def test_more_cpu_devices_than_needed_are_kept(run_python, program, environment,
 
 @pytest.fixture
 def machine(monkeypatch):
-
     def machine(cpus, gpus):
         seen = {"cpu": cpus, "gpu": gpus}
         monkeypatch.setattr(jax, "local_devices", lambda backend: seen[backend])

@@ -1,11 +1,29 @@
 import gc
+import mmap
 import threading
 import weakref
 from types import SimpleNamespace
 
 import pytest
 
-from d2lpar import PeakMemory, cpu, device_memory
+from d2lpar import PeakMemory, cpu, device_memory, host_memory
+
+
+def test_a_peak_inside_the_block_is_seen_though_memory_is_back_at_its_end():
+    memory = PeakMemory(lambda: probe(), interval=1e-4)
+    for _ in range(2):
+        readings, read_all = iter([10, 30, 90]), threading.Event()
+
+        def probe(readings=readings, read_all=read_all):
+            reading = next(readings, 20)
+            if reading == 20:
+                read_all.set()
+            return reading
+
+        with memory:
+            assert read_all.wait(timeout=30)
+        assert (memory.before, memory.peak, memory.increase) == (10, 90, 80)
+        assert memory.samples[-1][1] == 20
 
 
 def test_a_block_shorter_than_the_interval_ends_in_a_sample_and_each_use_begins_anew():
@@ -39,6 +57,14 @@ def test_an_exception_in_the_block_stops_the_sampling_and_is_not_masked_by_one_o
     with pytest.raises(KeyError), PeakMemory(lambda: next(readings), interval=1000):
         raise KeyError
     assert set(threading.enumerate()) <= before
+
+
+def test_host_memory_grows_by_what_is_held_and_used():
+    before = host_memory()
+    # Not `np.ones`: malloc may serve it from memory that this process already holds.
+    with mmap.mmap(-1, 50_000_000) as held:
+        held.write(bytes(50_000_000))
+        assert host_memory() - before > 0.9 * len(held)
 
 
 def test_a_gpu_says_how_many_bytes_are_in_use_and_a_cpu_does_not():

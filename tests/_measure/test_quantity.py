@@ -1,3 +1,4 @@
+import json
 import math
 
 import numpy as np
@@ -153,6 +154,25 @@ def test_what_was_seen_once_supports_no_more_than_that_and_can_fail():
 def test_what_cannot_be_claimed_over_is_refused(build, message):
     with pytest.raises(ValueError, match=message):
         build()
+
+
+@pytest.mark.parametrize(
+    "predicate",
+    [
+        TEN > Quantity("alike", (1, 2, 3, 4, 5, 6)),
+        TEN > TINY,
+        TEN < once("bound", 20),
+        TINY.between(0, 5),
+        Quantity("one product, in µs", (0.1 + 0.2, 1 / 3, 5e-324, 1.7976931348623157e308), "s") < 1,
+        Quantity("memory", np.float32([-1.5, 0.1]), "B") < 0.5,
+    ],
+    ids=str,
+)
+def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
+    read = Predicate.from_dict(json.loads(json.dumps(predicate.as_dict(), allow_nan=False)))
+    assert vars(read.quantity) == vars(predicate.quantity)  # To the last bit.
+    assert vars(read) | {"quantity": 0} == vars(predicate) | {"quantity": 0}
+    assert repr(read) == repr(predicate)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from timelines import event, timeline
 from d2lpar import cpu
 from d2lpar._timeline.timeline import COPY, COPY_CALL
 from d2lpar.book import automatic_parallelism as page
-from d2lpar.book.recorded import recorded_on_gpu
+from d2lpar.book.recorded import times_on_gpu
 
 
 @jax.jit
@@ -107,10 +107,7 @@ def test_all_ways_are_measured_kept_and_drawn(monkeypatch):
     monkeypatch.setattr(page, "show_in_notebook", shown.append)
     found = page.measure_ways(make)
     page.keep_times(found)
-    (bundles,) = zip(*(kept._repr_mimebundle_().values() for kept in shown), strict=True)
-    assert [(b["experiment"], b["variant"]) for b in bundles] == [("P6", name) for name in found]
-    kept_times = [bundle["rows"]["at once"]["samples"] for bundle in bundles]
-    assert kept_times == [list(way.times.at_once.samples) for way in found.values()]
+    assert shown == [(name, way.times.at_once) for name, way in found.items()]
     assert list(found) == list(page.WAYS)
     assert all(isinstance(way, page.Way) and 0 < way.held.median <= 1 for way in found.values())
     axes = page.plot_ways_to_copy(found)
@@ -120,8 +117,8 @@ def test_all_ways_are_measured_kept_and_drawn(monkeypatch):
 
 def test_without_a_gpu_what_a_machine_with_one_has_recorded_is_drawn():
     axes = page.plot_ways_to_copy({})
-    machine, rows = recorded_on_gpu("P6")
-    assert bars(axes) == [rows[name]["at once"].median for name in page.WAYS]
+    machine, times = times_on_gpu()
+    assert bars(axes) == [times[name].median for name in page.WAYS]
     assert machine in axes.get_xlabel()
 
 

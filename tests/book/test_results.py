@@ -8,7 +8,7 @@ import pytest
 from d2lpar import Quantity, exact
 from d2lpar._jax.devices import Machine, this_machine, versions
 from d2lpar.book.claims import Claim
-from d2lpar.book.recorded import MIME_TYPE, KeptTimes
+from d2lpar.book.recorded import MIME_TYPE, KeptTime
 from d2lpar.book.results import Results, load, page_of, this_run
 
 RATIO = Quantity("ratio", (4.0, 5, 6, 7, 8, 9))  # interval 4 to 9
@@ -22,7 +22,7 @@ UNDECIDED = Claim("Nobody knows.", (FEW > 3, RATIO < FEW))  # The bound is infin
 ODD_CLAIM = Claim(
     "{odd} and {two}.", (RATIO > 3,), numbers={"odd": ODD, "two": exact("two", -3, "s")}
 )
-KEPT = KeptTimes("P6", "pinned", {"at once": ODD})
+KEPT = KeptTime("pinned", ODD)
 
 
 def notebook_with(*shown):

@@ -54,29 +54,28 @@ def claims_recorded(key: str) -> tuple[Recorded, ...]:
     return _by_key(FOLDER).get(key, ()) if key else ()
 
 
-class KeptTimes(NamedTuple):
-    """Times that readers do not see in a notebook, and that `make record` keeps."""
+class KeptTime(NamedTuple):
+    """A time that readers do not see in a notebook, and that `make record` keeps."""
 
-    experiment: str
-    variant: str
-    rows: Mapping[str, Quantity]
+    way: str
+    at_once: Quantity
 
     def _repr_mimebundle_(self, include=None, exclude=None):
-        rows = {row: quantity.as_dict() for row, quantity in self.rows.items()}
-        return {MIME_TYPE: self._asdict() | {"rows": rows}}
+        rows = {"at once": self.at_once.as_dict()}
+        return {MIME_TYPE: {"experiment": "P6", "variant": self.way, "rows": rows}}
 
 
-def recorded_on_gpu(experiment: str) -> tuple[str, dict[str, dict[str, Quantity]]]:
-    """Return the newest machine with a GPU, in words, and its rows for an experiment by variant."""
+def times_on_gpu() -> tuple[str, dict[str, Quantity]]:
+    """Return the newest machine with a GPU, in words, and the times that it has kept, by way."""
     results = next(file for file in _files(FOLDER) if has_gpu(file["machine"]["devices"]))
     machine = results["machine"]
-    rows = {
-        run["variant"]: {row: Quantity(**quantity) for row, quantity in run["rows"].items()}
+    times = {
+        run["variant"]: Quantity(**run["rows"]["at once"])
         for page in results["pages"].values()
         for run in page["experiments"]
-        if run["experiment"] == experiment
+        if run["experiment"] == "P6"
     }
-    return machine_in_words(machine["devices"], machine["cores"]), rows
+    return machine_in_words(machine["devices"], machine["cores"]), times
 
 
 @functools.cache  # Reading the files takes longer than showing a claim, and a page has many.

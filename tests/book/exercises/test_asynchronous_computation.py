@@ -90,7 +90,6 @@ def wait_for_the_one_before(step, parameters, batches):
 
 
 def epoch(wait):
-
     def my_epoch(step, parameters, batches):
         for number, batch in enumerate(batches):
             parameters = step(parameters, batch)
@@ -301,7 +300,6 @@ WRONG[check_x5] = {
 
 
 def losses_with(hand_over, wait=lambda loss: loss):
-
     def my_losses(step, parameters, loader):
         losses = []
         for batch in loader:

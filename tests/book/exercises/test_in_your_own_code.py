@@ -24,7 +24,6 @@ RIGHT, WRONG = {}, {}
 
 
 def training(lag, as_number=float, drain=True):
-
     def my_training(step, parameters, batches, log):
         pending = deque()
         for number, batch in enumerate(batches):
@@ -91,7 +90,6 @@ def asks_behind_the_yield(read, count, readers):
 
 
 def with_futures(threads=None, ahead=None, take=deque.popleft):
-
     def my_prefetch(read, count, readers):
         with ThreadPoolExecutor(threads or readers) as pool:
             reads = (pool.submit(read, number) for number in range(count))
@@ -148,7 +146,6 @@ WRONG[check_z2] = {
 
 
 def evaluation(add, fill=np.zeros, valid=len):
-
     def my_evaluation(count, examples, rows):
         total = 0
         for first in range(0, len(examples), rows):
