@@ -20,7 +20,7 @@ from d2lpar.book.claims import MIME_TYPE, Claim
 GAIN = exact("gain", 2.34)
 CLAIMS = (
     Claim("It is {gain} times as fast.", (GAIN > 1,), key="mended", numbers={"gain": GAIN}),
-    Claim("On a GPU it is {gain} times as fast.", needs="a GPU", key="gpu"),
+    Claim("On a GPU, {gain} times.", (GAIN > 1,), needs="a GPU", key="gpu", numbers={"gain": GAIN}),
 )
 
 
