@@ -10,24 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from d2lpar import (
-    Benchmark,
-    InFlight,
-    Quantity,
-    WaitError,
-    compare,
-    host_memory,
-    measure,
-    no_waits,
-    watch,
-)
+from d2lpar import Benchmark, InFlight, Quantity, compare, watch
 from d2lpar._jax.devices import this_machine
 from d2lpar._plain.format import format_value
 from d2lpar.book.workloads import Work, host_batch, init_mlp, train_step
@@ -74,32 +63,6 @@ def cost_of_benchmark() -> Quantity:
 
     with contextlib.redirect_stdout(io.StringIO()):  # A terminal has a speed of its own.
         return extra_cost(per_turn(use_benchmark), per_turn(read_clock))
-
-
-def cost_of_measure() -> Quantity:
-    """Time a repeat of measure, beyond one of a loop with a clock and a barrier."""
-    ready = jax.block_until_ready(jnp.ones(2))
-
-    def work():
-        return ready
-
-    def by_hand():
-        read_clock()
-        jax.block_until_ready(work())
-
-    return extra_cost(partial(measure, work, repeats=TURNS, warmup=0), per_turn(by_hand))
-
-
-def cost_of_a_read_heard() -> Quantity:
-    """Time a read in a `no_waits` block, beyond one outside."""
-    ready = jax.block_until_ready(jnp.ones(()))
-    read = per_turn(lambda: float(ready))
-
-    def read_in_a_block():
-        with contextlib.suppress(WaitError), no_waits():
-            read()
-
-    return extra_cost(read_in_a_block, read)
 
 
 def price_of_a_window() -> Quantity:
@@ -157,9 +120,6 @@ def eager_calls() -> Quantity:
 
 ROWS: dict[str, tuple[Callable[[], Quantity], float]] = {
     "Benchmark, beyond reading the clock": (cost_of_benchmark, 5e-6),
-    "a repeat of measure, beyond a clock and a barrier": (cost_of_measure, 5e-6),
-    "a read in a block of no_waits, beyond one outside": (cost_of_a_read_heard, 20e-6),
-    "host_memory()": (lambda: extra_cost(per_turn(host_memory), per_turn(lambda: None)), 100e-6),
     "a training loop with InFlight(4), over InFlight(None)": (price_of_a_window, 1 / 0.97),
     "steps of 5 ms that take one core, watched over unwatched": (steps_of_one_core, 1.05),
     "a thousand eager calls a step, watched over unwatched": (eager_calls, 1.10),

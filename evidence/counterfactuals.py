@@ -173,8 +173,7 @@ CAUSES = {
         "the batch that is shorter", {"shape = 10 * rows + 5,": "shape = 10 * rows,"}
     ),
     "checkpoint-in-a-thread": Intervention(
-        "the thread",
-        {"writing = writer.submit(save, on_host, *args": "save(on_host, *args"},
+        "the thread", {"writing = writer.submit(save, on_host, *args": "save(on_host, *args"}
     ),
     "watched-loop-mended": Intervention(
         "reading ahead, and reading the loss later",

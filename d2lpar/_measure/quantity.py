@@ -420,13 +420,9 @@ class Predicate:
         """
         return self.verdict == "holds"
 
-    def margin(self, value: float | None = None) -> float:
-        """Return how far a value is from the bound, in units of the bound; negative if it fails.
-
-        Args:
-            value: The median if None.
-        """
-        value = self.quantity.median if value is None else value
+    def margin(self) -> float:
+        """Return how far the median is from the bound, in its units; negative if it fails."""
+        value = self.quantity.median
         if not all(map(math.isfinite, (value, self.low, self.high))):
             return -math.inf  # A bound is infinite if it is a quantity with too few samples.
         match self.relation:

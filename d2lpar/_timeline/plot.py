@@ -278,11 +278,11 @@ def _draw_legend(
 
     handles = {}
     for kind, style in styles.items():
-        rows = {event.device for event in events if _kind(event) == kind}
-        colors = {style.get("facecolor") or device_color(row) for row in rows}
+        rows = sorted({event.device for event in events if _kind(event) == kind})
+        colors = dict.fromkeys(style.get("facecolor") or device_color(row) for row in rows)
         handles[kind] = tuple(
             patches.Patch(**{"facecolor": color, "edgecolor": "white", "linewidth": 0, **style})
-            for color in sorted(colors)
+            for color in colors
         )
     letters = [len(kind) + 5 for kind in handles]  # The patch is as wide as five letters.
     figure.legend(
@@ -403,7 +403,7 @@ def plot_curves(
             model; up to three.
 
     Returns:
-        The axes with medians and their 95 % intervals; both scales are logarithmic.
+        The axes with medians and their 95 % intervals, a little apart; both scales are logarithmic.
 
     Raises:
         ValueError: If there is no curve, or too many curves or models.
@@ -418,9 +418,10 @@ def plot_curves(
         )
     axes = plt.figure(figsize=(WIDTH, 2.75)).add_subplot()
     styles = zip(("barrier", "none", "window", "other"), "os^D", strict=True)
-    for (label, quantities), (role, marker) in zip(curves.items(), styles, strict=False):
+    for number, (label, quantities) in enumerate(curves.items()):
+        role, marker = next(styles)
         axes.errorbar(
-            xs,
+            np.array(xs) * (max(xs) / min(xs)) ** (0.015 * (number - (len(curves) - 1) / 2)),
             [q.median for q in quantities],
             yerr=error_bars(quantities),
             fmt=marker,

@@ -71,9 +71,7 @@ def fair_matrix(
 
 
 def fair_calls(
-    function: Callable[[jax.Array], jax.Array],
-    devices: Sequence[jax.Device],
-    sizes: Sequence[int],
+    function: Callable[[jax.Array], jax.Array], devices: Sequence[jax.Device], sizes: Sequence[int]
 ) -> list[Repeated]:
     """Make calls on square matrices for each device so that all devices take about equal time.
 
@@ -118,20 +116,22 @@ def _is_all_reduce(event: Event) -> bool:
 def plot_all_reduces(timeline: Timeline, count: int = 6) -> Axes:
     """Draw that many all-reduces in a row, of typical length, and the operators between them."""
     axes = plt.figure(figsize=(WIDTH, 1.6)).add_subplot()
-    devices = sorted({event.device for event in filter(_is_all_reduce, timeline.events)})
-    if not devices:
+    sums = defaultdict(list)
+    for event in filter(_is_all_reduce, timeline.events):
+        sums[event.device].append(event)
+    if not sums:
         return axes
-    sums = [e for e in timeline.events if e.device == devices[0] and _is_all_reduce(e)]
-    runs = sorted(zip(sums, sums[count:], strict=False), key=lambda ends: ends[1].end - ends[0].end)
-    begin, end = (event.end for event in runs[len(runs) // 2])
-    for row, device in enumerate(reversed(devices)):
-        shown = [e for e in timeline.events if e.device == device and begin < e.end <= end]
-        spans = [(max(e.start - begin, 0) / 1e9, (e.end - begin) / 1e9, e) for e in shown]
-        all_of_it = [(0, max((last for _, last, _ in spans), default=0))]
-        waits = [(first, last - first) for first, last, e in spans if _is_all_reduce(e)]
-        for bars, color in ((all_of_it, device_color(device)), (waits, COLORS["wait"])):
-            axes.broken_barh(bars, (row - 0.35, 0.7), color=color)
-    axes.set_yticks(range(len(devices)), reversed(devices))
+    # All-reduce number n of each device is the same one, and over when its last device is done.
+    ends = [max(event.end for event in events) for events in zip(*sums.values(), strict=False)]
+    spans = sorted(zip(ends, ends[count:], strict=False), key=lambda span: span[1] - span[0])
+    begin, end = spans[len(spans) // 2]
+    devices = sorted(sums, reverse=True)
+    for row, device in enumerate(devices):
+        shown = [event for event in sums[device] if begin < event.end and event.start < end]
+        waits = [((e.start - begin) / 1e9, (min(e.end, end) - e.start) / 1e9) for e in shown]
+        axes.broken_barh([(0, (end - begin) / 1e9)], (row - 0.35, 0.7), color=device_color(device))
+        axes.broken_barh(waits, (row - 0.35, 0.7), color=COLORS["wait"])
+    axes.set_yticks(range(len(devices)), devices)
     format_axis(axes.xaxis, "s")
     axes.set_xlabel("time, from JAX's profiler")
     return axes
@@ -291,7 +291,7 @@ def plot_ways_to_copy(ways: Mapping[str, Way]) -> Axes:
     axes.set_xlim(0, 1.2 * max(seconds))  # Leave room for the numbers.
     axes.locator_params(axis="x", nbins=4)
     format_axis(axes.xaxis, "s")
-    axes.set_xlabel(f"until all is there, on {machine}")
+    axes.set_xlabel(f"time until all have arrived, on {machine}")
     return axes
 
 
@@ -326,9 +326,9 @@ def numbered(timeline: Timeline) -> Timeline:
     A bar is named by its number in its row; Python's row keeps its names. The bar of a watched copy
     starts when it was requested, its run was over, and the copy before it was over: the watching
     thread may see later that the run was over. A copy that ends too soon after the one before it to
-    be visible shares its bar, as in "1-5".
+    have room for a number shares its bar, as in "1-5".
     """
-    short = timeline.elapsed * 1e9 / 500
+    short = timeline.elapsed * 1e9 / 50
     bars: dict[str, list[Event]] = defaultdict(list)
     counts: Counter[str] = Counter()
     events = timeline.programs.events

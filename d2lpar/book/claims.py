@@ -156,7 +156,8 @@ class Claim:
         is_count = unsure.quantity.exact
         ends = (unsure.low, unsure.high) if is_count else unsure.quantity.interval
         low, high = (format_value(end, unsure.quantity.unit) for end in ends)
-        return f"the interval, {low} to {high}, reaches over the bound"
+        subject = "" if is_count else f"{unsure.quantity.name}: "
+        return f"{subject}the interval, {low} to {high}, reaches over the bound"
 
     def as_dict(self) -> dict:
         """Return the claim as plain data, for JSON, with its verdict for readers of the file."""

@@ -241,8 +241,4 @@ def test_quantities_of_one_unit_share_an_axis_from_zero_and_say_what_is_claimed(
 def test_the_margin_is_in_units_of_the_bound_and_negative_where_a_claim_fails(predicate, margin):
     assert predicate.margin() == pytest.approx(margin)
     assert (predicate.verdict == "holds") == (margin > 0)
-
-
-def test_the_margin_of_another_value_is_from_the_same_bound_which_may_be_infinite():
-    assert (exact("n", 6) > 2).margin(4) == 1
     assert (Quantity("few", (1.0, 2.0)) > Quantity("fewer", (1.0,))).margin() == -math.inf

@@ -308,7 +308,9 @@ def test_curves_are_drawn_with_their_models_and_each_looks_different():
         [10, 100], {"a": times, "b": times}, models=model, xlabel="elements", ylabel="time"
     )
     assert sorted(legend(axes)) == ["a", "b", "straight"]
-    assert len({line.get_color() for line in axes.lines if line.get_marker() in "os"}) == 2
+    curves = [line for line in axes.lines if line.get_marker() in "os"]
+    assert len({line.get_color() for line in curves}) == 2
+    assert not {*curves[0].get_xdata()} & {*curves[1].get_xdata()}
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("elements", "time")
 
 

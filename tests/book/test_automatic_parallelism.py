@@ -151,20 +151,26 @@ def test_a_picture_of_all_reduces_tells_them_from_what_runs_between_them():
     computing = [
         event(f"CPU {i}", 100 * n, 100 * n + 40, "step", "dot", 1) for n in range(9) for i in (0, 1)
     ]
-    sums = [e._replace(start=e.end, duration=60, operator="all-reduce.1") for e in computing]
+    spent = {"CPU 0": 55, "CPU 1": 60}  # One device leaves each of them earlier.
+    sums = [e._replace(start=e.end, duration=spent[e.device], operator="psum.1") for e in computing]
     loop = computing[0]._replace(duration=900, operator="while.5")
     axes = page.plot_all_reduces(timeline(*computing, *sums, loop), count=3)
     bars = [[path.get_extents() for path in bars.get_paths()] for bars in axes.collections]
-    assert [[round(1e9 * box.width) for box in boxes] for boxes in bars] == [[300], [60] * 3] * 2
+    assert [[round(1e9 * box.width) for box in boxes] for boxes in bars] == [
+        [300],
+        [60] * 3,
+        [300],
+        [55] * 3,
+    ]
     assert not page.plot_all_reduces(timeline(*computing)).collections
 
 
 def test_copies_that_arrive_together_share_a_bar_that_says_which_they_are():
-    spans = (0, 1000), (2000, 5000), (5000, 5002), (5002, 5003), (6000, 6001), (7000, 9000)
+    spans = (0, 1000), (2000, 5000), (5000, 5002), (5002, 5100), (6000, 6001), (7000, 9000)
     shown = page.numbered(timeline(*copies(*spans)))
     assert [(e.program, e.start, e.end) for e in shown.row("CPU 1")] == [
         ("1", 0, 1000),
-        ("2-4", 2000, 5003),
+        ("2-4", 2000, 5100),
         ("5", 6000, 6001),
         ("6", 7000, 9000),
     ]

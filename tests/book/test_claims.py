@@ -57,8 +57,14 @@ def test_a_claim_that_fails_is_shown_with_the_likely_reason_and_is_an_error_in_s
 @pytest.mark.parametrize(
     ("predicates", "detail"),
     [
-        ([HOLDS, SECONDS < 0.5], "the interval, 250 ms to 1 s, reaches over the bound"),
-        ([SECONDS > 0.1, UNDECIDED], "the interval, 4 to 9, reaches over the bound"),
+        (
+            [HOLDS, SECONDS < 0.5],
+            f"{SECONDS.name}: the interval, 250 ms to 1 s, reaches over the bound",
+        ),
+        (
+            [SECONDS > 0.1, UNDECIDED],
+            f"{UNDECIDED.quantity.name}: the interval, 4 to 9, reaches over the bound",
+        ),
         ([exact("six", 6) > RATIO], "the interval, 4 to 9, reaches over the bound"),
         ([HOLDS, FEW > 3], "too few samples for an interval"),
         ([HOLDS, RATIO > FEW], "too few samples for an interval"),

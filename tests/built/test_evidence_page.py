@@ -41,11 +41,7 @@ EVIDENCE = {
     "date": "2026-11-24",
     "machine": "mine",
     "claims": {
-        "fork": {
-            "with": HELD,
-            "without": side("fails", tries=3),
-            "takes_away": "the other device",
-        },
+        "fork": {"with": HELD, "without": side("fails", tries=3), "takes_away": "the other device"},
         "count": {"with": HELD, "without": FAILED, "takes_away": "one of them"},
         "copy-gpu": {"with": UNTESTABLE, "without": UNTESTABLE, "takes_away": "the copy"},
         "gone": {"with": HELD, "without": FAILED, "takes_away": "it"},

@@ -418,7 +418,7 @@ def _right_of_both_stages(count: int, devices: tuple[jax.Device, jax.Device]) ->
 # --- Y6. A loop for each device ---------------------------------------------------------------
 
 _ROWS = 64  # On each device; work() needs a square.
-_TURNS = 40  # About so many turns do those rows need that need more than one.
+_ITERATIONS = 40  # About so many do those rows need that need more than one.
 
 
 @exercise("Y6", "my_loop")
@@ -428,8 +428,8 @@ def check_y6(loop: Callable) -> Report:
     require_asynchrony()
     mesh = jax.make_mesh((2,), ("data",), devices=devices)
     draw = np.random.default_rng(0).uniform(0.95, 1.0, (_ROWS, _ROWS)).astype(np.float32)
-    draw[0] *= 0.9  # One row needs a turn less than the others of its device.
-    few, many = 1.05 * draw, 0.9**-_TURNS * draw
+    draw[0] *= 0.9  # It needs one iteration less than the other rows of its device.
+    few, many = 1.05 * draw, 0.9**-_ITERATIONS * draw
     numbers = [np.concatenate(parts) for parts in ((few, many), (many, few))]
     split = NamedSharding(mesh, PartitionSpec("data"))
     rows = [jax.device_put(x, split) for x in numbers]
@@ -458,32 +458,32 @@ def check_y6(loop: Callable) -> Report:
 
     for x, pair in zip(rows, (devices, devices[::-1]), strict=True):
         if sum(call_answer(is_early, [(x, *pair)] * 3, usage)) < 2:
-            # One turn each: the profiler has an event for each link.
+            # One iteration each: the profiler has an event for each link.
             brief = jax.device_put(np.concatenate((few, few)), split)
             ((_, timeline),) = call_answer(record_trace, [(solve_all, brief)], usage)
             first, other = map(device_name, pair)
             look = "What makes both wait? Does Python wait, or does one device compute all rows?"
             if met := meetings(timeline):
                 look = (
-                    f"With one turn on both, there are {plural(met, 'all-reduce')}. Which rows "
-                    "does the condition of one loop over all rows need? The loop of a device has "
-                    "to end when its own rows are done."
+                    f"With one iteration on both, there are {plural(met, 'all-reduce')}. Which "
+                    "rows does the condition of one loop over all rows need? The loop of a device "
+                    "has to end when its own rows are done."
                 )
             raise Rejection(
-                f"The rows on {first} need one turn of the loop and those on {other} about "
-                f"{_TURNS}, and yet both were ready at the same time.",
+                f"The rows on {first} need one iteration of the loop and those on {other} "
+                f"about {_ITERATIONS}, and yet both were ready at the same time.",
                 look,
             )
     return (
-        "Rows that need one turn of the loop were ready long before those on the other device, "
-        f"which need about {_TURNS}."
+        "Rows that need one iteration of the loop were ready long before those on the other "
+        f"device, which need about {_ITERATIONS}."
     )
 
 
 def _until_small(row: jax.Array) -> jax.Array:
     """Shrink a row by a tenth, slowly, until all of it is below one."""
 
-    def turn(row):
+    def shrink(row):
         return jax.lax.fori_loop(0, 5 * LINKS, lambda _, x: (1 - 0.021 / LINKS) * x, row)
 
-    return jax.lax.while_loop(lambda row: jnp.max(row) > 1, turn, row)
+    return jax.lax.while_loop(lambda row: jnp.max(row) > 1, shrink, row)

@@ -326,8 +326,7 @@ def check_z3(evaluation: Callable) -> Report:
         return calls
 
     overlapping = require_overlap_in_all(
-        run,
-        "Adding arrays gives an array, and needs no value. Which line of your loop needs one?",
+        run, "Adding arrays gives an array, and needs no value. Which line of your loop needs one?"
     )
     return (
         f"{right} of {_EXAMPLES} are right; {needed} calls with one shape, and "
