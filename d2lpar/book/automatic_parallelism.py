@@ -121,14 +121,15 @@ def plot_all_reduces(timeline: Timeline, count: int = 6) -> Axes:
         sums[event.device].append(event)
     if not sums:
         return axes
-    # All-reduce number n of each device is the same one, and over when its last device is done.
-    ends = [max(event.end for event in events) for events in zip(*sums.values(), strict=False)]
-    spans = sorted(zip(ends, ends[count:], strict=False), key=lambda span: span[1] - span[0])
+    # Number n of each device is the same. A span is from the last end of one to a first end.
+    ends = [[event.end for event in events] for events in zip(*sums.values(), strict=False)]
+    spans = zip(map(max, ends), map(min, ends[count:]), strict=False)
+    spans = sorted(spans, key=lambda span: span[1] - span[0])
     begin, end = spans[len(spans) // 2]
     devices = sorted(sums, reverse=True)
     for row, device in enumerate(devices):
-        shown = [event for event in sums[device] if begin < event.end and event.start < end]
-        waits = [((e.start - begin) / 1e9, (min(e.end, end) - e.start) / 1e9) for e in shown]
+        shown = [(max(e.start, begin), min(e.end, end)) for e in sums[device]]
+        waits = [((s - begin) / 1e9, (e - s) / 1e9) for s, e in shown if s < e]
         axes.broken_barh([(0, (end - begin) / 1e9)], (row - 0.35, 0.7), color=device_color(device))
         axes.broken_barh(waits, (row - 0.35, 0.7), color=COLORS["wait"])
     axes.set_yticks(range(len(devices)), devices)

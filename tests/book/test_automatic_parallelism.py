@@ -151,17 +151,16 @@ def test_a_picture_of_all_reduces_tells_them_from_what_runs_between_them():
     computing = [
         event(f"CPU {i}", 100 * n, 100 * n + 40, "step", "dot", 1) for n in range(9) for i in (0, 1)
     ]
-    spent = {"CPU 0": 55, "CPU 1": 60}  # One device leaves each of them earlier.
-    sums = [e._replace(start=e.end, duration=spent[e.device], operator="psum.1") for e in computing]
+    sums = [  # One device arrives at each and leaves it before the other.
+        event(f"CPU {i}", 100 * n + start, 100 * n + end, "step", "all-reduce.1", 1)
+        for n in range(9)
+        for i, start, end in ((0, -2, 95), (1, 40, 100))
+    ]
     loop = computing[0]._replace(duration=900, operator="while.5")
     axes = page.plot_all_reduces(timeline(*computing, *sums, loop), count=3)
     bars = [[path.get_extents() for path in bars.get_paths()] for bars in axes.collections]
-    assert [[round(1e9 * box.width) for box in boxes] for boxes in bars] == [
-        [300],
-        [60] * 3,
-        [300],
-        [55] * 3,
-    ]
+    widths = [[round(1e9 * box.width) for box in boxes] for boxes in bars]
+    assert widths == [[295], [60, 60, 55], [295], [95, 97, 97]]
     assert not page.plot_all_reduces(timeline(*computing)).collections
 
 
