@@ -440,7 +440,7 @@ def check_x6(training: Callable) -> Report:
         )
     if refilled:  # JAX uses an array in place, or copies it at once, depending on its address.
         raise Rejection(
-            f"The memory of batch {refilled[0]} was filled again before step {refilled[0]} was "
+            f"The memory of batch {refilled[0]} was refilled before step {refilled[0]} was "
             "done. At some addresses, the loss of that step is then wrong.",
             "Which step must be done before you fill its memory with another batch?",
         )

@@ -349,7 +349,7 @@ WRONG[check_x6] = {
     ),
     "two buffers, refilled at once": (
         functools.partial(two_buffers, wait=lambda losses: losses),
-        "The memory of batch 0 was filled again before step 0 was done",
+        "The memory of batch 0 was refilled before step 0 was done",
     ),
     "copied too late": (copied_too_late, "of step 0, which was given the numbers of another batch"),
     "the last forgotten": (
