@@ -578,7 +578,7 @@ class _Timed:
         }
         warnings = total.warnings
         if not self.returned_arrays:
-            warnings += ("returned no JAX array, so nothing was left to wait for",)
+            warnings += ("returned no JAX array, so nothing was waited for",)
         devices = frozenset(map(device_name, self.devices))
         return Measurement(self.name, dispatch, total, warnings, devices, observed)
 

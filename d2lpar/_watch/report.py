@@ -87,7 +87,7 @@ KINDS = {
     "check": (
         "waits while JAX checks the results",
         "Switch jax_debug_nans or jax_debug_infs off once it has found the cause.",
-        f"{_RECIPES}#an-array-that-is-gone",
+        f"{_RECIPES}#an-error-that-points-elsewhere",
     ),
     "queue": (
         "waits in a call",

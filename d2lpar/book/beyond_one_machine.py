@@ -69,7 +69,7 @@ def explore_machines() -> Explorable:
     # In milliseconds: a megabyte at a gigabyte per second takes one millisecond.
     ring = "2 * (datum.p - 1) * (a / 1000 + n / B / datum.p)"
     ways = {
-        "machine for machine": "datum.p",
+        "ideal": "datum.p",
         "weak scaling": f"datum.p * C / (C + {ring})",
         "strong scaling": f"C / (C / datum.p + {ring})",
     }
@@ -77,6 +77,7 @@ def explore_machines() -> Explorable:
     scale = alt.Scale(type="log", base=2, domain=domain, nice=False)
     axis = alt.Axis(values=[4**k for k in range(_DOUBLINGS // 2 + 1)], format="d")
     colors = [COLORS[role] for role in ("model", "window", "device")]
+    legend = alt.Legend(title=None, orient="top", direction="vertical", symbolType="stroke")
     lines = (
         alt.Chart(alt.sequence(_DOUBLINGS + 1, as_="k"))
         .transform_calculate(p="pow(2, datum.k)")
@@ -90,12 +91,12 @@ def explore_machines() -> Explorable:
                 "way:N",
                 sort=list(ways),
                 scale=alt.Scale(domain=list(ways), range=colors),
-                legend=alt.Legend(title=None, orient="top", direction="vertical"),
+                legend=legend,
             ),
             alt.StrokeDash(
                 "way:N",
                 scale=alt.Scale(domain=list(ways), range=[[4, 3], [1, 0], [1, 0]]),
-                legend=None,
+                legend=legend,
             ),
             tooltip=[
                 alt.Tooltip("way:N", title="scaling"),
@@ -108,8 +109,8 @@ def explore_machines() -> Explorable:
     return stacked(
         [lines],
         sliders,
-        "Speed-up over the number of machines, from 1 to 1024, both on logarithmic scales. A "
-        "dashed diagonal is a machine for a machine. Weak scaling follows it and then falls "
+        "Speed-up over the number of machines, from 1 to 1024, both on logarithmic scales. The "
+        "dashed diagonal is the ideal. Weak scaling follows it and then falls "
         "behind; strong scaling rises, has a peak where the latencies of the ring take over, and "
         "falls.",
     )

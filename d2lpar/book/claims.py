@@ -213,7 +213,7 @@ class Claim:
         The headline has the verdict of this machine, or of the newest record if the claim cannot be
         tested here. A remark is about a GPU that has recorded the claim, or about all records.
         """
-        tested, where, detail, remarks = self, "here", self.detail, []
+        text, tested, where, detail, remarks = self.text, self, "here", self.detail, []
         if not self.needs:
             for record, claim in self._elsewhere:
                 if record.has_gpu:
@@ -221,13 +221,14 @@ class Claim:
                     remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
         elif self._elsewhere:
             record, tested = self._elsewhere[0]
-            where, detail = f"on {record.machine}", f"Testing it here needs {self.needs}"
+            text, where = f"On {record.machine}: {self.text}", "there"
+            detail = f"Testing it here needs {self.needs}"
             link = f'<a href="{PAGE}">Every claim on every machine</a>.'
             # The link may not be in the headline of a table, where a click unfolds.
             remarks = [f"The table is of this machine. {link}" if self.predicates else link]
         elif _places_in(self.sentence):
             detail = ""  # The text, which stands for the sentence, names what is needed.
-        headline = f"{with_code(self.text)} {badge(tested.verdict, where)}"
+        headline = f"{with_code(text)} {badge(tested.verdict, where)}"
         if self._bound:
             style = "font-size:0.75em;opacity:0.8;white-space:nowrap"
             headline += f' <span style="{style}">{with_code(self._bound)}</span>'

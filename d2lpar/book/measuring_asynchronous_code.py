@@ -32,8 +32,8 @@ def plot_pairs(ratio: Quantity) -> Axes:
     # Random heights keep the points apart; the fixed seed keeps the figure the same.
     heights = np.random.default_rng(0).uniform(0.75, 1.25, len(ratio.samples))
     axes.plot(ratio.samples, heights, ".", color=COLORS["host"], alpha=0.6)
-    bars = {"xerr": error_bars([ratio]), "capsize": 3}
-    axes.errorbar([ratio.median], [0], fmt="s", color=COLORS["device"], **bars)
+    bars = {"xerr": error_bars([ratio]), "capsize": 4, "ms": 12}
+    axes.errorbar([ratio.median], [0], fmt="|", color=COLORS["device"], **bars)
     axes.axvline(1, color=COLORS["model"], linestyle="--", linewidth=1)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter("{x:g}")

@@ -15,7 +15,7 @@ VERDICTS = {
 
 
 def words_for(verdict: str, where: str = "here") -> str:
-    """Return the words for a verdict: `words_for("holds", "on an H200")`."""
+    """Return the words for a verdict: `words_for("holds", "there")`."""
     return VERDICTS[verdict][0].replace("here", where)
 
 

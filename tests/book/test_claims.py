@@ -178,29 +178,29 @@ def words_of(made):
 
 
 @pytest.mark.parametrize(
-    ("verdict", "badge", "remark"),
+    ("verdict", "badge"),
     [
-        (HOLDS, "holds on an H200", "holds there"),
-        (FAILS, "does not hold on an H200", "does not hold there"),
-        (UNDECIDED, "inconclusive on an H200", "inconclusive there"),
+        (HOLDS, "holds there"),
+        (FAILS, "does not hold there"),
+        (UNDECIDED, "inconclusive there"),
     ],
 )
 def test_a_claim_that_cannot_be_tested_here_shows_the_record_of_another_machine(
-    record, monkeypatch, verdict, badge, remark
+    record, monkeypatch, verdict, badge
 ):
     before = here().as_dict()
     record(H200, there(verdict))
     made = here()
     html = html_of(made)
     link = "Testing it here needs a GPU. Every claim on every machine ."
-    assert words_of(made) == f"x < 5 gains 7.25. {badge} {link}"
+    assert words_of(made) == f"On an H200: x < 5 gains 7.25. {badge} {link}"
     assert html.startswith('<p class="d2lpar-claim" data-verdict="untestable"')
     assert ' id="claim-k">' in html
     assert VERDICTS[there(verdict).verdict][1] in html
     assert f'<a href="{PAGE}">' in html
     assert str(made).splitlines() == [
         "Claim: `x < 5` gains 7.25.",
-        f"  cannot be tested here: needs a GPU; the numbers are those of an H200 ({remark})",
+        f"  cannot be tested here: needs a GPU; the numbers are those of an H200 ({badge})",
     ]
     # The record is no result of this machine: not kept as one, and no error in strict mode.
     assert made.as_dict() == before
@@ -246,7 +246,7 @@ def test_the_newest_record_that_could_test_it_is_shown_without_numbers_of_older_
     older = there(sentence="{time} for `x < 5`: {gain}.", gain=exact("gain", 7.25), time=SECONDS)
     record(CPU, older, here())  # The later of two with one key could not test it.
     record(CPU, here())
-    assert words_of(here()).startswith("x < 5 gains 7.25. holds on a CPU with 2 cores")
+    assert words_of(here()).startswith("On a CPU with 2 cores: x < 5 gains 7.25. holds there")
 
 
 def test_below_the_table_of_a_claim_is_the_record_of_each_gpu(record):
