@@ -170,8 +170,8 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if a result is surely later by more than this, for example 5%%, and with "
-        "2 if it cannot be judged",
+        help="exit with 1 if a result is certainly later by more than this, for example 5%%, and "
+        "with 2 if it cannot be judged",
     )
     script = "a file; with -m, a module such as package.train"
     arguments = "the script's arguments"

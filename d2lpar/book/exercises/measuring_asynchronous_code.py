@@ -27,7 +27,7 @@ from d2lpar.book.exercises.checking import (
     shown,
 )
 
-# --- W1. A benchmark to mend ------------------------------------------------------------------
+# --- W1. A benchmark to repair ----------------------------------------------------------------
 
 _IN_FLIGHT = 32  # JAX blocks Python when this many calls are in flight.
 _NEAR = 0.1
