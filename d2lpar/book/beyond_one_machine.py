@@ -167,7 +167,8 @@ def plot_speed_ups(
     """
     axes = plt.figure(figsize=(WIDTH, 2.9)).add_subplot()
     axes.axhline(1, color=COLORS["model"], lw=1)
-    styles = (("window", "o", 0.95), ("none", "s", 1), ("barrier", "^", 1.05))
+    axes.plot([], [], "--", color=COLORS["model"], lw=1.2, label="predicted")
+    styles = (("window", "o", 0.9), ("none", "s", 1), ("barrier", "^", 1.1))
     for (way, ratios), (role, marker, aside) in zip(measured.items(), styles, strict=False):
         axes.plot(rows, predicted[way], "--", color=COLORS[role], lw=1.2)
         axes.errorbar(
@@ -184,5 +185,5 @@ def plot_speed_ups(
     axes.set_yscale("log")
     format_log_axis(axes.yaxis, "")
     axes.set(xlabel="rows of the minibatch", ylabel="speed-up")
-    axes.figure.legend(loc="outside upper center", ncols=len(measured))
+    axes.figure.legend(loc="outside upper center", ncols=len(measured) + 1)
     return axes

@@ -153,10 +153,9 @@ class Claim:
             return "too few samples for an interval"
         unsure = next(p for p in self.predicates if p.verdict == "inconclusive")
         # A count has no spread, so the bound must be a measured interval.
-        is_count = unsure.quantity.exact
-        ends = (unsure.low, unsure.high) if is_count else unsure.quantity.interval
+        ends = (unsure.low, unsure.high) if unsure.quantity.exact else unsure.quantity.interval
         low, high = (format_value(end, unsure.quantity.unit) for end in ends)
-        subject = "" if is_count else f"{unsure.quantity.name}: "
+        subject = "" if unsure.quantity.exact else f"{unsure.quantity.name}: "
         return f"{subject}the interval, {low} to {high}, reaches over the bound"
 
     def as_dict(self) -> dict:
