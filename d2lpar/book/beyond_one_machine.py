@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from d2lpar._measure.quantity import Quantity
-from d2lpar._timeline.plot import COLORS, WIDTH, error_bars, format_axis, format_log_axis
+from d2lpar._timeline.plot import COLORS, WIDTH, format_axis, plot_curves
 from d2lpar.book.explore import Explorable, slider, stacked
 
 # --- The cost of messages -------------------------------------------------------------------------
@@ -162,28 +162,17 @@ def plot_speed_ups(
 ) -> Axes:
     """Draw speed-ups by a second process over the rows of a minibatch.
 
-    Measurements are points and predictions are dashed lines, for up to three ways of summing the
+    Measurements are points and predictions are dashed lines, for up to four ways of summing the
     gradient. The line at 1 is the speed of one process.
     """
-    axes = plt.figure(figsize=(WIDTH, 2.9)).add_subplot()
-    axes.axhline(1, color=COLORS["model"], lw=1)
-    axes.plot([], [], "--", color=COLORS["model"], lw=1.2, label="predicted")
-    styles = (("window", "o", 0.9), ("none", "s", 1), ("barrier", "^", 1.1))
-    for (way, ratios), (role, marker, aside) in zip(measured.items(), styles, strict=False):
-        axes.plot(rows, predicted[way], "--", color=COLORS[role], lw=1.2)
-        axes.errorbar(
-            [aside * count for count in rows],  # Shifted, so that no bar hides another.
-            [ratio.median for ratio in ratios],
-            yerr=error_bars(ratios),
-            fmt=marker,
-            color=COLORS[role],
-            label=way,
-            capsize=3,
-        )
-    axes.set_xscale("log", base=2)
+    axes = plot_curves(
+        rows,
+        measured,
+        models={"one process": (rows, [1] * len(rows)), "predicted": ([], [])},
+        xlabel="rows of the minibatch",
+        ylabel="speed-up",
+    )
+    for way, points in zip(measured, axes.containers, strict=True):
+        axes.plot(rows, predicted[way], "--", color=points.lines[0].get_color(), lw=1.2)
     axes.set_xticks(rows, [f"{count:,}" for count in rows])
-    axes.set_yscale("log")
-    format_log_axis(axes.yaxis, "")
-    axes.set(xlabel="rows of the minibatch", ylabel="speed-up")
-    axes.figure.legend(loc="outside upper center", ncols=len(measured) + 1)
     return axes

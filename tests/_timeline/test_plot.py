@@ -11,7 +11,7 @@ import pytest
 from drawings import legend, style_of_the_book, svg, texts
 from matplotlib.collections import LineCollection
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
+from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from matplotlib.path import Path
 
 from d2lpar import Event, Quantity, Timeline, computation_graph, cpu
@@ -195,6 +195,13 @@ def test_each_row_of_a_timeline_is_drawn_once_and_python_on_top():
     assert "CPU 1 from watching" in axes.get_xlabel()
     assert sorted(texts(axes)) == ["device_put", "f", "waits"]
     assert legend(axes) == ["dispatch", "waits", "runs", "copy"]
+
+
+def test_the_legend_has_the_colors_of_the_devices_in_the_order_of_their_rows():
+    events = tuple(Event(f"CPU {number}", "f", "", 0, 0, 10) for number in (1, 0))
+    (axes,) = plot.plot_timelines({"title": Timeline(events)})
+    shown = [patch.get_facecolor()[:3] for patch in axes.figure.legends[0].findobj(Rectangle)]
+    assert shown == [to_rgb(plot.device_color(device)) for device in ("CPU 0", "CPU 1")]
 
 
 def test_annotations_lie_below_the_calls_inside_them_and_each_name_has_a_color():

@@ -34,9 +34,10 @@ def test_each_way_to_sum_has_points_and_a_line_of_one_color_and_the_rows_are_wri
         [64, 4096], {"a": [twice, twice], "b": [twice, twice]}, {"a": [1, 2], "b": [0.5, 1]}
     )
     assert [label.get_text() for label in axes.get_xticklabels()] == ["64", "4,096"]
-    one, key, *lines = axes.lines
-    assert (set(one.get_ydata()), key.get_label()) == ({1}, "predicted")
-    predicted = [line for line in lines if line.get_linestyle() == "--"]
+    lines = {line.get_label(): line for line in axes.lines}
+    assert set(lines["one process"].get_ydata()) == {1}
+    assert lines["predicted"].get_linestyle() == "--"
+    _, *predicted = [line for line in axes.lines if line.get_linestyle() == "--"]
     assert [list(line.get_ydata()) for line in predicted] == [[1, 2], [0.5, 1]]
     points = [container.lines[0].get_color() for container in axes.containers]
     assert points == [line.get_color() for line in predicted]
