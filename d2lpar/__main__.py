@@ -170,7 +170,7 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if a result is certainly later by more than this, for example 5%%, and "
+        help="exit with 1 if a result is clearly later by more than this, for example 5%%, and "
         "with 2 if it cannot be judged",
     )
     script = "a file; with -m, a module such as package.train"
@@ -197,7 +197,7 @@ def share(text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 <= number <= 1:
-        raise argparse.ArgumentTypeError(f"a share lies between 0 % and 100 %, found {text!r}")
+        raise argparse.ArgumentTypeError(f"a share lies between 0% and 100%, found {text!r}")
     return number
 
 

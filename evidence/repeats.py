@@ -128,7 +128,7 @@ def in_total(runs: Mapping[str, list[Mapping]], pages: list[str]) -> list[str]:
     rates = [held[page] / len(rows) for page, rows in runs.items()]
     others = [f"{p}: {held[p]} of {len(f)}" for p, f in runs.items() if held[p] < len(f)]
     if counts[0] >= ENOUGH:
-        others.append(f"all pages together: {100 * math.prod(rates):.0f} %")
+        others.append(f"all pages together: {100 * math.prod(rates):.0f}%")
     if missing := len(pages) - len(runs):
         others.append(f"without {plural(missing, 'page')} that did not run")
     return [
@@ -171,4 +171,4 @@ def worst(runs: list[list[float]]) -> str:
     least = min(map(min, runs))
     if not math.isfinite(least):
         return "too few samples"
-    return f"{100 * least:+.0f} % at worst" if least < 10 else "over +1000 %"
+    return f"{100 * least:+.0f}% at worst" if least < 10 else "over +1000%"

@@ -28,7 +28,7 @@ def test_without_a_command_it_says_what_jax_sees_on_this_machine(run_python):
         ("--version", 0, f"d2lpar {__version__}\n"),
         ("watch nowhere.py", 2, "there is no script 'nowhere.py'"),
         ("watch --json nowhere/file", 2, "the report cannot be written to 'nowhere/file'"),
-        ("watch --fail-over 200%", 2, "a share lies between 0 % and 100 %, found '200%'"),
+        ("watch --fail-over 200%", 2, "a share lies between 0% and 100%, found '200%'"),
         ("watch --after 1mm", 2, "a time is a number, such as 500ms, 30s, 5m or 2h, found '1mm'"),
         ("run --json report.json", 2, "--json needs --watch"),
         ("run -n 0", 2, "argument -n/--processes: a count is an integer of at least 1, found '0'"),

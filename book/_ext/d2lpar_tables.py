@@ -266,7 +266,7 @@ def measured(app, docname, argument):
 
 
 MEANINGS = {
-    "holds": "The whole interval (95 or 99 %) of each tested number lies on its side of the bound.",
+    "holds": "The whole interval (95 or 99%) of each tested number lies on its side of the bound.",
     "seen": "It was seen a single time, which agrees with it. That is no interval.",
     "inconclusive": "The interval reaches over the bound, so it is undecided.",
     "fails": "No part of the interval agrees with it.",

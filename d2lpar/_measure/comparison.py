@@ -12,8 +12,8 @@ hits all functions alike, and their times can be divided round by round::
 
 Without `until` it stops after `repeats` rounds. With `until` this is a sequential test: after 9,
 18, 36, 72 and 144 rounds it looks at the claim, and stops at the first look that decides it. Five
-looks are wrong more often than one, so each may spend only a fifth of the allowed 5 % (alpha
-spending, Bonferroni): its intervals have 99 %. Rounds in which a control does not hold are dropped
+looks are wrong more often than one, so each may spend only a fifth of the allowed 5% (alpha
+spending, Bonferroni): its intervals have 99%. Rounds in which a control does not hold are dropped
 before anything is derived from the others, and so is the surplus of one order over the other: on a
 machine that drifts, each order has a ratio of its own, and a median takes the side of the majority.
 """
@@ -53,7 +53,7 @@ LOOKS = 5
 """The most looks at the claim of a comparison that stops when the claim is decided."""
 
 FEWEST_ROUNDS = 9
-"""With nine samples, the 95 % interval leaves out the smallest and the largest one."""
+"""With nine samples, the 95% interval leaves out the smallest and the largest one."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -313,7 +313,7 @@ def measure(
             here for its own. A donated argument cannot be passed again: measure
             `carried(function, ...)`.
         until: As for `compare`; it is given the measurement so far.
-        repeats: How many times to measure; six or more give a 95 % interval.
+        repeats: How many times to measure; six or more give a 95% interval.
         max_seconds: As for `compare`.
         warmup: How many calls to make first, uncounted, so that nothing compiles later.
         name: The name to print; the function's own if None.
@@ -362,8 +362,8 @@ def compare(
     Divide the times of two functions to get their ratio round by round: `times.ratio("a", "b")`.
 
     With `until` it goes on until the claim is decided. It looks after `repeats` rounds, then after
-    twice as many, and so on, five times at most, with intervals of 99 %. So, however often it
-    looks, a claim whose bound is exactly the truth is decided in at most 5 % of the cases. (Alpha
+    twice as many, and so on, five times at most, with intervals of 99%. So, however often it
+    looks, a claim whose bound is exactly the truth is decided in at most 5% of the cases. (Alpha
     spending in equal parts: K. K. G. Lan and D. L. DeMets, 1983, Discrete sequential boundaries for
     clinical trials, Biometrika 70; that the parts add up to no more than the whole is Bonferroni's
     inequality.)
@@ -374,7 +374,7 @@ def compare(
         until: Takes the comparison so far and returns the claim to decide: one comparison of
             quantities, such as `times.ratio("a", "b") < 0.5`, or several. None for just `repeats`
             rounds.
-        repeats: How many rounds; six or more give a 95 % interval. With `until`, how many before
+        repeats: How many rounds; six or more give a 95% interval. With `until`, how many before
             the first look. With `until` and a `control`, so many have to count, but it looks after
             twice as many at the latest.
         max_seconds: After so many seconds the round under way is the last; only the first `repeats`
@@ -621,8 +621,8 @@ class _Rounds:
         started, rounds = clock(), 0
         for look in range(LOOKS if until else 1):
             # Slow rounds bring the end of the time nearer, so the number of rounds at a look then
-            # depends on the samples. The five looks at 1 % each leave room for that: together they
-            # decide at most 2 % in simulation, of the allowed 5 %.
+            # depends on the samples. The five looks at 1% each leave room for that: together they
+            # decide at most 2% in simulation, of the allowed 5%.
             while self._needs_more(rounds, repeats * 2**look, bool(until)):
                 if rounds >= repeats and clock() - started > max_seconds:
                     break

@@ -1,10 +1,10 @@
-"""The mean of the shares that the windows of the profiler saw, with its 95 % interval.
+"""The mean of the shares that the windows of the profiler saw, with its 95% interval.
 
 How it works. The windows of one run are a sample: other windows would have other shares. So each
 window gets a random weight, exponentially distributed around the time that the window represents,
 and the weighted mean is computed 2,000 times. Something rare may be in no window at all, such as a
 stall, or an hour without one. So a window is added that was not seen: its share is 0 for the lower
-end and 1 for the upper end. The lower end is the 2.5 % quantile of such means:
+end and 1 for the upper end. The lower end is the 2.5% quantile of such means:
 
                           window 1    window 2    window 3    not seen
         share                0.5         0.5         0.8         0
@@ -19,7 +19,7 @@ distribution. A program with a few long phases has fewer independent windows tha
 its interval is too short.
 
 Ten programs were simulated, in runs of 3 to 100 windows, with equal weights and with those of
-`Windows` on a CPU: the intervals of each program and length covered the truth in 95.8 % of 2,000
+`Windows` on a CPU: the intervals of each program and length covered the truth in 95.8% of 2,000
 runs or more (`evidence/watch_coverage.py`, up to commit 7f5b673).
 """
 
@@ -32,15 +32,15 @@ FEWEST = 6
 """Fewer windows have no interval.
 
 An interval of fewer windows covers too, but says too little. Five windows in which a device was
-idle throughout leave 52 % of all shares open, so it may have worked for half of the time; six leave
-46 %.
+idle throughout leave 52% of all shares open, so it may have worked for half of the time; six leave
+46%.
 """
 
 _DRAWS = 2000
 
 
 def mean_share(shares: Sequence[float], weights: Sequence[float]) -> tuple[float, float, float]:
-    """Return the mean of shares, weighted by seconds, and the ends of its 95 % interval.
+    """Return the mean of shares, weighted by seconds, and the ends of its 95% interval.
 
     The ends are 0 and 1 for fewer than `FEWEST` windows.
     """

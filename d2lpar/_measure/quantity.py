@@ -39,7 +39,7 @@ class Quantity:
     Example:
         >>> times = Quantity("one product", (0.9, 1.1, 1.0, 1.0, 5.0, 1.0), "s")
         >>> times
-        one product: 1 s (95 % interval 900 ms to 5 s, 6 samples)
+        one product: 1 s (95% interval 900 ms to 5 s, 6 samples)
         >>> (times > 0.5).verdict, (times > 2).verdict, (times > 6).verdict
         ('holds', 'inconclusive', 'fails')
         >>> f"One product takes {times}."
@@ -117,7 +117,7 @@ class Quantity:
 
     @property
     def min_samples(self) -> int:
-        """The least number of samples for an interval of this level (6 for 95 %, 8 for 99 %)."""
+        """The least number of samples for an interval of this level (6 for 95%, 8 for 99%)."""
         # All n lie on one side of the median with a probability of 2 / 2**n.
         return math.ceil(1 - math.log2(1 - self.level))
 
@@ -249,7 +249,7 @@ class Quantity:
         """
         if spec == "%":
             share = 100 * self.median
-            return f"{format_value(share, '', digits=2 if share < 99.5 else 3)} %"
+            return f"{format_value(share, '', digits=2 if share < 99.5 else 3)}%"
         if spec:
             scale, symbol = prefix_of(self.median, self.unit)
             return f"{format(self.median / scale, spec)} {symbol}".rstrip()
@@ -321,8 +321,8 @@ def _finite_bounds(predicate: "Predicate | None") -> list[float]:
 
 
 def in_percent(share: float) -> str:
-    """Write a share in percent, such as "95 %" for 0.95."""
-    return f"{100 * share:.3g} %"
+    """Write a share in percent, such as "95%" for 0.95."""
+    return f"{100 * share:.3g}%"
 
 
 def exact(name: str, value: float, unit: str = "") -> Quantity:
@@ -475,7 +475,7 @@ class Predicate:
             percent: Whether to write a share in percent.
         """
         low, high = (
-            f"{format_value(100 * end, '')} %" if percent else format_value(end, self.quantity.unit)
+            f"{format_value(100 * end, '')}%" if percent else format_value(end, self.quantity.unit)
             for end in (self.low, self.high)
         )
         if self.relation == "between":

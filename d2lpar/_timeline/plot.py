@@ -403,7 +403,7 @@ def plot_curves(
             model; up to three.
 
     Returns:
-        The axes with medians and their 95 % intervals, a little apart; both scales are logarithmic.
+        The axes with medians and their 95% intervals, a little apart; both scales are logarithmic.
 
     Raises:
         ValueError: If there is no curve, or too many curves or models.

@@ -89,7 +89,7 @@ def record_trace(
 
     Recording takes time: on a machine with two cores some 0.4 µs for each operator that runs, 2 µs
     for each call, and half a millisecond besides. So it matters where operators or calls are small:
-    a loop of 5,000 products of 64 x 64 matrices took 30 % longer. Your own function took
+    a loop of 5,000 products of 64 x 64 matrices took 30% longer. Your own function took
     `timeline.seconds / measure(f, x).total.median` times as long as without recording.
 
     Args:

@@ -171,7 +171,7 @@ class Finding:
             often it compiled one program; of the garbage collector, how many collections there were
             of a millisecond or more.
         lost: For how many of these seconds the device was idle, as far as the devices were seen.
-        surely_lost: The lower end of the 95 % interval of `lost`.
+        surely_lost: The lower end of the 95% interval of `lost`.
         callers: The lines that called it, with the number of samples of each; of the garbage
             collector, the lines that it struck, with seconds.
         detail: Further facts, for example the shape that has changed.
@@ -206,7 +206,7 @@ class Watched:
         observed_seconds: How many seconds after the start the profiler's windows covered.
         devices: For how many seconds after the start each device was seen idle, by its name;
             the busiest device first.
-        interval: The 95 % interval of the idle share of the busiest device, from 0 to 1.
+        interval: The 95% interval of the idle share of the busiest device, from 0 to 1.
         findings: The lines that took time: those first for which something can be done, and of
             these the ones that lost most. The losses add up to the idle time of the busiest device.
         notes: Further facts: an option of JAX, or a part of the run that was not seen.
@@ -280,7 +280,6 @@ class Watched:
         for finding in shown:
             code = f"  {finding.place.code}" if finding.place.code else ""
             loss = self._loss_in_words(finding)
-            loss = f"{loss} lost" if loss.endswith("%") else loss
             lines += ["", f"{loss:>11}  {finding.place}{code}"]
             lines += (f"{'':13}{line}" for line in self._details(finding))
         lines += (f"\n{line}" for line in self._left_out(shown))
@@ -288,7 +287,7 @@ class Watched:
 
     def _loss_in_words(self, finding: Finding) -> str:
         is_seen = self.loss(finding) >= SEEN or finding.unseen < 0.5 * finding.seconds
-        return f"{self.loss(finding):.1%}" if is_seen else "not seen"
+        return f"{self.loss(finding):.1%} lost" if is_seen else "not seen"
 
     def _left_out(self, shown: list[Finding]) -> Iterator[str]:
         if left_out := len(self.findings) - len(shown):
@@ -355,7 +354,7 @@ class Watched:
         if self.devices and self.unseen_seconds < 0.9 * self.judged_seconds:
             low, high = self.interval
             interval = (
-                f"95 % interval: {low:.0%} to {high:.0%}"
+                f"95% interval: {low:.0%} to {high:.0%}"
                 if high - low < 1
                 else "too few windows for an interval"
             )
@@ -422,7 +421,7 @@ class Watched:
                 ]
             )
         lines = [*self._head(), *self._left_out(shown)]
-        return as_table(["line", "", "lost", "activity"], rows, lines)
+        return as_table(["line", "", "time", "activity"], rows, lines)
 
 
 def _advice_and_link(finding: Finding) -> tuple[str, str]:

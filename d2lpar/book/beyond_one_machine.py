@@ -73,8 +73,8 @@ def explore_machines() -> Explorable:
         "weak scaling": f"datum.p * C / (C + {ring})",
         "strong scaling": f"C / (C / datum.p + {ring})",
     }
-    domain = [1, 2**_DOUBLINGS]
-    scale = alt.Scale(type="log", base=2, domain=domain, nice=False)
+    # The vertical axis begins below one: far out, strong scaling is slower than one machine.
+    x, y = ({"domain": [low, 2**_DOUBLINGS], "base": 2, "type": "log"} for low in (1, 0.5))
     axis = alt.Axis(values=[4**k for k in range(_DOUBLINGS // 2 + 1)], format="d")
     colors = [COLORS[role] for role in ("model", "window", "device")]
     legend = alt.Legend(title=None, orient="top", direction="vertical", symbolType="stroke")
@@ -85,8 +85,8 @@ def explore_machines() -> Explorable:
         .transform_fold(list(ways), as_=["way", "speed_up"])
         .mark_line(clip=True, point=alt.OverlayMarkDef(size=24))
         .encode(
-            alt.X("p:Q", scale=scale, axis=axis, title="machines"),
-            alt.Y("speed_up:Q", scale=scale, axis=axis, title=None),
+            alt.X("p:Q", scale=alt.Scale(**x, nice=False), axis=axis, title="machines"),
+            alt.Y("speed_up:Q", scale=alt.Scale(**y, nice=False), axis=axis, title=None),
             alt.Color(
                 "way:N",
                 sort=list(ways),
@@ -101,7 +101,7 @@ def explore_machines() -> Explorable:
             tooltip=[
                 alt.Tooltip("way:N", title="scaling"),
                 alt.Tooltip("p:Q", title="machines"),
-                alt.Tooltip("speed_up:Q", title="speed-up", format=".1f"),
+                alt.Tooltip("speed_up:Q", title="speed-up", format=".2f"),
             ],
         )
         .properties(title="Speed-up", height=220)
@@ -174,5 +174,6 @@ def plot_speed_ups(
     )
     for way, points in zip(measured, axes.containers, strict=True):
         axes.plot(rows, predicted[way], "--", color=points.lines[0].get_color(), lw=1.2)
+    axes.figure.set_figheight(4.2)
     axes.set_xticks(rows, [f"{count:,}" for count in rows])
     return axes

@@ -70,7 +70,7 @@ def plot_orders(orders: Mapping[str, tuple[Mapping[str, Measurement], str]]) -> 
 
 
 def plot_looks(shares: Mapping[str, Sequence[float]]) -> Axes:
-    """Draw how often a test found a winner among equals, over the number of looks; dashed: 5 %."""
+    """Draw how often a test found a winner among equals, over the number of looks; dashed: 5%."""
     axes = plt.figure().add_subplot()
     for (label, share), role in zip(shares.items(), ("none", "window"), strict=True):
         axes.plot(range(1, len(share) + 1), share, "o-", color=COLORS[role], label=label)

@@ -75,8 +75,8 @@ def test_a_measurement_shows_both_times_and_its_doubts(clock, device):
     result = measure(call, repeats=6, name="step", clock=clock)
     assert repr(result).splitlines() == [
         "step, 6 repeats",
-        "  dispatch      2 s   95 % interval 2 s to 2 s",
-        "  total       5.5 s   95 % interval 3 s to 8 s",
+        "  dispatch      2 s   95% interval 2 s to 2 s",
+        "  total       5.5 s   95% interval 3 s to 8 s",
         "  caution: interquartile range is 45% of the median",
     ]
 
@@ -289,7 +289,7 @@ def test_it_goes_on_until_all_claims_are_decided_or_the_time_is_up(
 
 
 def test_with_the_truth_at_the_bound_at_most_one_claim_in_twenty_is_decided(clock):
-    # Five looks at 1 % each decide no more than that; but with a limit of time, the number of
+    # Five looks at 1% each decide no more than that; but with a limit of time, the number of
     # rounds at the last look depends on the samples.
     decided, trials, chance = 0, 200, np.random.default_rng(0)
     for _ in range(trials):

@@ -34,7 +34,7 @@ def test_a_surer_interval_needs_more_samples_and_fewer_are_said_to_be_too_few(le
     few = Quantity("few", range(fewest - 1), level=level)
     assert few.interval == (-math.inf, math.inf)
     count = "1 sample is" if fewest == 2 else f"{fewest - 1} samples are"
-    assert few.warnings[0] == f"{count} too few for a {100 * level:g} % interval (needs {fewest})"
+    assert few.warnings[0] == f"{count} too few for a {100 * level:g}% interval (needs {fewest})"
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_what_is_derived_is_exact_if_all_parts_are_and_has_the_highest_level():
     sure, usual = (Quantity("time", range(1, 10), "s", level=level) for level in (0.99, 0.95))
     derived = [sure / usual, usual / sure, sure - usual, sure / 2, sure.rename("x")]
     assert [quantity.level for quantity in derived] == [0.99] * 5
-    assert "(99 % interval" in repr(sure)
+    assert "(99% interval" in repr(sure)
     assert Quantity(**sure.as_dict()).level == 0.99
 
 
@@ -183,8 +183,8 @@ def test_a_comparison_comes_back_from_json_with_its_verdict(predicate):
         (Quantity("ratio", (1.7321,)), "", "1.7"),
         (Quantity("ratio", (1.7321,)), ".2f", "1.73"),
         (Quantity("time", (0.0012346,), "s"), ".2f", "1.23 ms"),
-        (Quantity("share", (0.0413,)), "%", "4.1 %"),
-        (Quantity("share", (0.0,)), "%", "0 %"),
+        (Quantity("share", (0.0413,)), "%", "4.1%"),
+        (Quantity("share", (0.0,)), "%", "0%"),
         (Quantity("about", (128.0,)), "", "130"),
         (exact("calls", 128), "", "128"),  # A count is not rounded.
     ],
@@ -197,10 +197,10 @@ def test_in_a_sentence_stands_the_median_rounded_as_a_person_would(quantity, spe
 @pytest.mark.parametrize(
     ("quantity", "summary"),
     [
-        (TEN, "95 % interval 2 to 9, 10 samples"),
+        (TEN, "95% interval 2 to 9, 10 samples"),
         (Quantity("steady", (2.0,) * 6), "the same in all 6 samples"),
-        (Quantity("all but one", (1,) * 8 + (5,)), "no spread within the 95 % interval, 9 samples"),
-        (Quantity("rounded alike", ROUNDED_ALIKE), "no spread within the 95 % interval, 6 samples"),
+        (Quantity("all but one", (1,) * 8 + (5,)), "no spread within the 95% interval, 9 samples"),
+        (Quantity("rounded alike", ROUNDED_ALIKE), "no spread within the 95% interval, 6 samples"),
         (Quantity("once", (2.0,)), "1 sample, too few for an interval"),
         (exact("calls", 3), "counted"),
         (once("calls", 3), "seen once"),

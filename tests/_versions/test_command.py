@@ -100,7 +100,7 @@ def test_six_rounds_run_the_versions_in_turn_and_decide(repository, tmp_path, ca
     assert out.startswith("main (")
     assert ") -> the files here\n\nf\n  result ready" in out
     assert "0.5 times (0.5 to 0.5): faster" in out
-    assert "the 95 % interval of the ratio, of 6 rounds in turn." in out
+    assert "the 95% interval of the ratio, of 6 rounds in turn." in out
     assert "Caution" not in out
     assert "itself differs" not in out
     assert err.splitlines()[-1] == "round 6 of 6"

@@ -81,7 +81,7 @@ def test_a_report_says_how_many_intervals_may_err_and_how_many_rounds_may_decide
     pairs = [(run_of(f=(1.0,), g=(2.0,)), run_of(f=(ratio,), g=(1.0,))) for ratio in ratios]
     changes = changes_of(pairs)
     plain, full = (report("ab", pairs, changes, [], shows) for shows in (False, True))
-    assert "Up to 5 % of such intervals err: of these 2, 0.1 on average." in plain
+    assert "Up to 5% of such intervals err: of these 2, 0.1 on average." in plain
     assert re.findall(", result ready: (.*) rounds", plain) == [rounds] * bool(rounds)
     assert ("call returns" in plain, "call returns" in full) == (False, True)
 

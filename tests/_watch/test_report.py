@@ -18,7 +18,7 @@ def test_the_report_says_where_how_long_and_what_to_do(watched):
     text = str(watched)
     assert repr(watched) == text  # As IPython shows it.
     assert "Watched for 3 s, including a start of 1 s" in text
-    assert "CPU 0 had nothing to do for 50% of that (95 % interval: 40% to 60%)." in text
+    assert "CPU 0 had nothing to do for 50% of that (95% interval: 40% to 60%)." in text
     assert " 20.0% lost  /home/me/train.py:12  losses.append(float(loss))\n" in text
     assert "Python was there for 25.0% of the time (500 ms, at least 40 times)\n" in text
     assert "1 further line lost next to nothing (--all shows them;" in text

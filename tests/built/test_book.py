@@ -111,7 +111,7 @@ def test_the_numbers_of_an_h200_that_chapters_have_typed_are_those_of_its_files(
     recipes, window = map(np.median, file["ratios"].values())
     record = results.load(recorded.FOLDER / "h200-16-cores.json").claims.values()
     (loop,) = (claim.numbers for page in record for claim in page if claim.key == "loop-mended")
-    longer = lambda ratio: f"about {round(100 * (ratio - 1), -1):.0f} % longer"  # noqa: E731
+    longer = lambda ratio: f"about {round(100 * (ratio - 1), -1):.0f}% longer"  # noqa: E731
     phrases = {
         "asynchronous-computation": [
             call,

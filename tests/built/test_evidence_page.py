@@ -95,7 +95,7 @@ def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page
     # The comparison that is nearest to failing. The H200 had another bound (dagger) or counted
     # something else (double dagger), and today's bound cannot judge its number.
     assert fork[:3] == ["Fork\n\ngain: >\u00a01.5", "2 \u2713", "1\u2020"]
-    assert fork[3] == "2\u00a0of\u00a03, 1 undecided\n\n+10\u00a0% at worst"
+    assert fork[3] == "2\u00a0of\u00a03, 1 undecided\n\n+10% at worst"
     assert count[1:] == ["2 \u2713", "\u2013\u2021", "3\u00a0of\u00a03\n\nexact"]
     assert copy[:3] == ["Copy GPU\n\ngain: >\u00a01", "not testable", "2 \u2713"]
     assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.

@@ -46,7 +46,7 @@ def measured(monkeypatch, tmp_path):
     ("argument", "text"),
     [
         ("mended gain:.1f", "2.3"),
-        ("mended gain:%", "234\u00a0%"),
+        ("mended gain:%", "234%"),
         ("h200 PyTorch a", "2\u00a0s"),
         ("h200 most PyTorch a / least PyTorch b, c:.1f", "4.5"),
         ("h200 (PyTorch b, c - JAX a) / steps", "200\u00a0ms"),

@@ -215,7 +215,7 @@ def test_the_search_finds_a_word_and_of_a_public_name_first_its_entry(visit):
     "words",
     [
         "os.fork() was called",
-        "GPU is 100 % busy, and nothing happens",
+        "GPU is 100% busy, and nothing happens",
         "every hundredth step takes a second",
         "slower since the upgrade",
         "DEADLINE_EXCEEDED when the job starts",

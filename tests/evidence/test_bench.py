@@ -18,7 +18,7 @@ def test_each_row_says_its_goal_or_why_it_could_not_be_measured(monkeypatch, cap
     rows = {"broken": (broken, 1), "met": (lambda: TIMES, 5), "missed": (lambda: TIMES, 0.5)}
     monkeypatch.setattr(bench, "ROWS", rows)
     assert bench.main() == 1
-    times = "2 s (95 % interval 1 s to 3 s, 6 samples)"
+    times = "2 s (95% interval 1 s to 3 s, 6 samples)"
     _, *printed = capsys.readouterr().out.splitlines()
     assert printed == [
         "broken: could not be measured: OSError: no memory here",

@@ -14,11 +14,11 @@ from d2lpar.book.claims import MIME_TYPE, Claim
 @pytest.mark.parametrize(
     ("runs", "at_worst"),
     [
-        ([[0.5], [0.6], [0.9], [0.4]], "+40 % at worst"),
-        ([[4.0, 0.1], [4.1, 0.3], [3.9, 0.2]], "+10 % at worst"),  # The worst of two comparisons.
+        ([[0.5], [0.6], [0.9], [0.4]], "+40% at worst"),
+        ([[4.0, 0.1], [4.1, 0.3], [3.9, 0.2]], "+10% at worst"),  # The worst of two comparisons.
         ([[4.0, 1.0], [4.0, 1.0]], "exact"),
-        ([[120.0], [106.6]], "over +1000 %"),
-        ([[0.02], [0.02 + 1e-9]], "+2 % at worst"),
+        ([[120.0], [106.6]], "over +1000%"),
+        ([[0.02], [0.02 + 1e-9]], "+2% at worst"),
         ([[-float("inf")], [1.0]], "too few samples"),
     ],
 )
@@ -68,7 +68,7 @@ def test_the_rates_of_pages_are_multiplied_where_each_has_run_five_times(monkeyp
     ]
     assert "1 of 1; without 1 page that did not run" in report(runs[:1], BOOK)
     monkeypatch.setattr(repeats, "ENOUGH", 2)
-    assert f"{in_all}; all pages together: 38 %\n" in report(runs, BOOK)
+    assert f"{in_all}; all pages together: 38%\n" in report(runs, BOOK)
 
 
 def test_each_claim_has_a_line_for_each_condition_with_the_runs_of_the_last_commit():

@@ -302,7 +302,7 @@ class _Machine:
 
 
 class _Drifting(_Machine):
-    fault = "a function and itself, on a machine that gets slower by 2 % with each call"
+    fault = "a function and itself, on a machine that gets slower by 2% with each call"
 
     def slowness(self, name):
         return 1.02 ** (self.counts["a"] + self.counts["b"])
@@ -534,7 +534,7 @@ def _require_promise(decision: Callable) -> int:
     if winners > _PROMISED:
         raise Rejection(
             f"In {winners} of {_COMPARISONS} comparisons of equals your my_decision found a "
-            f"winner; a 95 % interval may find one in twenty, {_COMPARISONS // 20}.",
+            f"winner; a 95% interval may find one in twenty, {_COMPARISONS // 20}.",
             "Each look is another chance to be fooled. How sure does a single look have to be, so "
             "that all of them together are wrong at most once in twenty times?",
         )

@@ -235,7 +235,7 @@ WRONG[check_w3] = {
     ),
     "one level for all": (
         (lambda s, bound, level: verdict(s, bound, 0.95), decision()),
-        "Of 9 samples 1 lies at the bound or above; at 99 %",
+        "Of 9 samples 1 lies at the bound or above; at 99%",
     ),
     "one end only": (
         (lambda s, bound, level: by_counting(s, bound, level, sides=1), decision()),
@@ -250,7 +250,7 @@ WRONG[check_w3] = {
         "Your my_verdict returned",
     ),
     "until it is clear": ((verdict, until_it_is_clear), "has taken 144 samples, and asked for 144"),
-    "five looks at 95 %": ((verdict, decision(level=0.95)), "In 1.. of 1000 comparisons of equals"),
+    "five looks at 95%": ((verdict, decision(level=0.95)), "In 1.. of 1000 comparisons of equals"),
     "one look at the end": (
         (verdict, decision(level=0.95, looks=(144,))),
         "took 144 before it said 'holds'",
