@@ -99,7 +99,7 @@ KINDS = {
         "A library runs by itself, or all threads have ended.",
         _CHAPTER,
     ),
-    "unseen": ("takes time", "", _CHAPTER),
+    "unseen": ("takes time", "", f"{_RECIPES}#how-watch-knows"),
     "watch": ("collects garbage of its own, which stops all Python threads", "", _CHAPTER),
     "other": ("lost less than half a percent each", "", _CHAPTER),
 }
