@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from run_notebook import ROOT, read
 
-from d2lpar import Workers
+from d2lpar import Quantity, Watched, Workers, once
 
 PAGE = ROOT / "book" / "in-your-own-code.md"
 ROWS = 12
@@ -30,6 +30,16 @@ def recipe(name):
     program = {}
     exec(SOURCES[name], program)
     return program[name]
+
+
+def test_a_device_that_is_never_seen_idle_refutes_the_claim_and_does_not_stop_the_notebook():
+    (cell,) = (cell for cell in CELLS if "watch-finds-the-line" in cell)
+    report, verdicts = Watched(seconds=1.0), []
+    names = {"before": report, "watched": lambda *_, times: report, "train": None, "steps": 1}
+    names["claim"] = lambda _, *checks, **numbers: verdicts.extend(x.verdict for x in checks)
+    names |= {"Quantity": Quantity, "Watched": Watched, "once": once, "step_time": 1.0}
+    exec(cell, names)
+    assert verdicts == ["fails"] * 3
 
 
 def add(state, batch):
