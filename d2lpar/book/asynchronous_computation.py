@@ -419,12 +419,15 @@ def plot_steps(
 ) -> list[Axes]:
     """Draw steps of training loops on one scale, from the end of the step before the first of them.
 
-    Each step runs the program once. The runs are numbered from 0, and `first` is at least 1.
+    Each step runs the program once. The runs are numbered from 0, and `first` is at least 1. If the
+    profiler saw too few runs, as on a GPU that it may not watch, the loops are drawn whole.
     """
     shown = {}
     for title, timeline in timelines.items():
         events = timeline.programs.events
         runs = [e for e in events if e.program == program and not e.device.startswith(PYTHON)]
+        if len(runs) <= last:
+            return plot_timelines(timelines)
         names = {run: f"{program} {number}" for number, run in enumerate(runs)}
         named = [event._replace(program=names.get(event, event.program)) for event in events]
         start = runs[first - 1].end

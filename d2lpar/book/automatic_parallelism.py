@@ -119,12 +119,12 @@ def plot_all_reduces(timeline: Timeline, count: int = 6) -> Axes:
     sums = defaultdict(list)
     for event in filter(_is_all_reduce, timeline.events):
         sums[event.device].append(event)
-    if not sums:
-        return axes
     # Number n of each device is the same. A span is from the last end of one to a first end.
     ends = [[event.end for event in events] for events in zip(*sums.values(), strict=False)]
     spans = zip(map(max, ends), map(min, ends[count:]), strict=False)
     spans = sorted(spans, key=lambda span: span[1] - span[0])
+    if not spans:
+        return axes
     begin, end = spans[len(spans) // 2]
     devices = sorted(sums, reverse=True)
     for row, device in enumerate(devices):

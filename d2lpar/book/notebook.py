@@ -19,7 +19,7 @@ def words_for(verdict: str, where: str = "here") -> str:
     return VERDICTS[verdict][0].replace("here", where)
 
 
-_WITHIN = re.compile(r"(?<=\d) (?=(?:%|[nµm]?s|[kMG]?B)(?!\w))|(?<=[<>]) (?=-?\d)")
+_WITHIN = re.compile(r"(?<=\d) (?=(?:[nµm]?s|[kMG]?B)(?!\w))|(?<=[<>]) (?=-?\d)")
 
 
 def unbroken(text: str) -> str:

@@ -80,6 +80,12 @@ def test_the_same_steps_of_two_loops_are_numbered_and_begin_and_end_with_a_run()
     assert "since the end of step 1" in axes[-1].get_xlabel()
 
 
+def test_steps_that_the_profiler_did_not_see_are_no_error():
+    watched = timeline(event("Python", 0, 1, "step", "dispatch"), event("CUDA 0", 0, 99, "result"))
+    (axes,) = page.plot_steps({"a loop": watched}, "step", 1, 2)
+    assert texts(axes) == ["result"]
+
+
 def test_calls_are_numbered_from_one_and_the_line_stands_behind_the_limit():
     axes = page.plot_calls([1e-5, 1e-5, 1e-2], limit=2)
     points, line = axes.lines

@@ -108,10 +108,6 @@ def take_when_all_are_read(pending):
     return pending.popleft()
 
 
-def in_the_loop(read, count, readers):
-    yield from map(read, range(count))
-
-
 def drops_the_error(read, count, readers):
     def careful(number):
         try:
@@ -125,7 +121,7 @@ def drops_the_error(read, count, readers):
 NEVER_READ = r"read\(\) was never called: nothing came from the disk.\n.*Where does your generator"
 RIGHT[check_z2] = {"futures": with_futures()}
 WRONG[check_z2] = {
-    "in the loop": (in_the_loop, "in the thread of the loop"),
+    "in the loop": (lambda read, n, readers: map(read, range(n)), "in the thread of the loop"),
     "without reading": (lambda read, count, readers: iter(range(count)), NEVER_READ),
     "one reader": (with_futures(threads=1), "No more than 1 of 3 readers"),
     "three readers for any number": (
