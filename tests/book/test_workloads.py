@@ -14,6 +14,7 @@ from d2lpar.book.workloads import (
     chain_into,
     host_batch,
     init_mlp,
+    random_product,
     train_step,
     training_size,
 )
@@ -62,6 +63,11 @@ def test_a_chain_is_a_loop(length):
     for _ in range(length):
         expected = np.tanh(expected @ matrix / 8)
     np.testing.assert_allclose(chain(matrix, length), expected, rtol=1e-4, atol=1e-6)
+
+
+def test_a_random_product_is_the_square_of_a_normal_matrix():
+    matrix = jax.random.normal(KEY, (50, 50))
+    np.testing.assert_allclose(random_product(KEY, 50), matrix @ matrix, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (4, 3)])

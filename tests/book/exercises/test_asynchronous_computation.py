@@ -67,6 +67,10 @@ WRONG[check_x1] = {
         (formula, lambda t1, t2, n: t2 > t1),
         "for t1 = 0.5, t2 = 0.5 and 2 iterations your condition says that .* is not the time",
     ),
+    "nearly as slow": (
+        (formula, lambda t1, t2, n: t2 > 0.8 * t1),
+        "for t1 = 1, t2 = 0.875 and 2 iterations your condition says",
+    ),
     "no formula": ((3, back_end_is_slower), "given an int, which cannot be .*\n.*, my_total, not"),
 }
 
@@ -130,10 +134,11 @@ WRONG[check_x2] = {
         "Only 0 of 12 calls.*\n.*have to be that one",
     ),
     "a pause": (paused, r"while steps 3 and 4 were unfinished.*\n.*Steps differ in length"),
-    "every fourth": (
-        a_barrier_in_every_fourth,
-        r"each of 5 runs, call 4 of step\(\) was made when",
+    "once without": (
+        epoch(lambda i, p: None if i == 5 else jax.block_until_ready(p)),
+        "Only 1 of 12 calls.*\n.*each of its iterations",
     ),
+    "each fourth": (a_barrier_in_every_fourth, r"each of 5 runs, call 4 of step\(\) was made when"),
     "stale": (stale, "wrong: it differs from the right one"),
     "without a step": (
         lambda step, parameters, batches: sum(batches, parameters),
@@ -375,10 +380,7 @@ WRONG[check_x7] = {
     ),
     "a comment on waiting": (SOLVED + "y  # never waits?\nnp.asarray(y)  # it waits", "Line 22"),
     "no line": ("", "lacks 20 of the twenty lines, such as `history.append"),
-    "lines that do nothing": (
-        "pass\n" * 20,
-        "lacks 20 of the twenty lines, such as `history.append",
-    ),
+    "idle lines": ("pass\n" * 20, "lacks 20 of the twenty lines, such as `history.append"),
     "one left out": (SOLVED.replace("saved = copy.deepcopy(y)\n", ""), "lacks 1 of .*deepcopy"),
     "no Python": (SOLVED + "if y", "Line 21, `if y`, raises SyntaxError"),
     "another name": (SOLVED + "x + 1", "Line 21, .* raises NameError: name 'x'"),

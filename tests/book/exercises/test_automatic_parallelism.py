@@ -112,6 +112,7 @@ WRONG[check_y2] = {
         lambda operator: operator(jnp.ones((16, 16))),
         r"my_many\(operator\) returned an ArrayImpl, not a function",
     ),
+    "transposed": (lambda op: jax.vmap(lambda x: op(x.T)), r"my_many\(operator\)\(xs\) is wrong"),
     "one operator": (
         lambda operator: jax.vmap(lambda x: jnp.tanh(x @ x.T)),
         r"my_many\(operator\)\(xs\) is wrong",

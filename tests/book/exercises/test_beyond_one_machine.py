@@ -39,10 +39,7 @@ WRONG[check_v1] = {
     "means": (mean_of_means, "8000000000.0 in process 0 and 8000000000.0 in process 1"),
     "wraps round": (partial(by_sums, dtype=int), "returned -153960755.2 in process 0 and -153"),
     "raises in one": (leaves_one_out, "Process 1 failed(.|\n)*\n  Is the error in that line"),
-    "called by one": (
-        only_where_there_are_many,
-        "has not ended.*(.|\n)*\n  Both processes have to",
-    ),
+    "one calls it": (only_where_there_are_many, "has not ended.*(.|\n)*\n  Both processes have to"),
 }
 
 

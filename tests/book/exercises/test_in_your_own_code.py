@@ -73,10 +73,7 @@ WRONG[check_z1] = {
     "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
     "waits all the same": (partial(waits_for, 1), "Only . of 12 calls"),
-    "waits for every third": (
-        partial(waits_for, 3),
-        r"each of 5 runs, call 3 of step\(\) was made",
-    ),
+    "waits for each third": (partial(waits_for, 3), r"each of 5 runs, call 3 of step\(\) was made"),
 }
 
 
@@ -132,10 +129,7 @@ WRONG[check_z2] = {
     "behind the yield": (asks_behind_the_yield, "batch 0 had been taken, 3 had been requested"),
     "as they come": (with_futures(take=deque.pop), "not as 0 to 11"),
     "drops the error": (drops_the_error, "your generator continued, and the loop got 12"),
-    "error too early": (
-        with_futures(take=take_when_all_are_read),
-        "The error has to wait its turn",
-    ),
+    "error too soon": (with_futures(take=take_when_all_are_read), "The error has to wait its turn"),
     "no loop": (lambda read, count, readers: 5, "returned 5, which a loop cannot iterate over"),
     "one argument": (lambda read: [], "but your function takes"),
 }
@@ -182,10 +176,7 @@ WRONG[check_z3] = {
         lambda count, examples, rows: int((examples.sum(axis=1) > 0).sum()),
         r"count\(\) was never called: your function got its sum in some other way.\n.*Which",
     ),
-    "waits for each": (
-        evaluation(lambda total, n: total + int(n)),
-        r"Only 0 of 8 calls of count\(\)",
-    ),
+    "waits each": (evaluation(lambda total, n: total + int(n)), r"Only 0 of 8 calls of count\(\)"),
     "waits for every third": (waits_for_every_third, r"of 5 runs, call 3 of count\(\) was made"),
     "counts what is filled in": (
         evaluation(operator.add, fill=np.ones, valid=lambda batch: 64),
