@@ -11,7 +11,7 @@ import argparse
 import logging
 import math
 import sys
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import jax
@@ -75,14 +75,18 @@ def read(numbers):
     return np.column_stack([inputs, targets]).astype(np.float32)
 
 
+@lru_cache(1)  # Shuffling takes long, so do it once an epoch.
+def order_of(epoch):
+    return np.random.default_rng(epoch).permutation(EXAMPLES)
+
+
 def minibatch(position, layout):
     """Return the next rows, each read by its process, and the position."""
     epoch, row = position
     # Counted over all examples: no process has one minibatch fewer.
     if row + ROWS > EXAMPLES:
         epoch, row = epoch + 1, 0
-    order = np.random.default_rng(epoch).permutation(EXAMPLES)
-    rows = order[row : row + ROWS]
+    rows = order_of(epoch)[row : row + ROWS]
     # JAX asks once for each device, and some devices need the same rows.
     part = cache(lambda start, stop: read(rows[start:stop]))
     batch = jax.make_array_from_callback(
