@@ -123,7 +123,8 @@ def train(folder, steps, save_every):
     options = ocp.CheckpointManagerOptions(preservation_policy=keep)
     manager = ocp.CheckpointManager(folder.absolute(), options=options)
     done, state, position = begin(manager, mesh)
-    log.info("%s, from step %d on", dict(mesh.shape), done)
+    kind = jax.devices()[0].device_kind
+    log.info("%s, from step %d on, %s", dict(mesh.shape), done, kind)
     preempted = False
     for step in range(done + 1, steps + 1):
         batch, position = minibatch(position, by_rows)
