@@ -50,11 +50,8 @@ def train_and_signal(count, folder, sign):
                 break
         else:
             pytest.fail(output)
-        (target,) = (
-            process
-            for process in psutil.Process(running.pid).children(recursive=True)
-            if process.environ().get("D2LPAR_PROCESS") == "1"
-        )
+        started = psutil.Process(running.pid).children(recursive=True)
+        (target,) = (p for p in started if p.environ().get("D2LPAR_PROCESS") == "1")
         target.send_signal(sign)
         output += running.stdout.read()
     return running.returncode, output

@@ -123,14 +123,16 @@ def train(folder, steps, save_every):
     options = ocp.CheckpointManagerOptions(preservation_policy=keep)
     manager = ocp.CheckpointManager(folder.absolute(), options=options)
     done, state, position = begin(manager, mesh)
-    kind = jax.devices()[0].device_kind
-    log.info("%s, from step %d on, %s", dict(mesh.shape), done, kind)
-    preempted = False
+    log.info("%s, from step %d on, %s", dict(mesh.shape), done, jax.devices()[0].device_kind)
+    preempted, loss = False, None
     for step in range(done + 1, steps + 1):
         batch, position = minibatch(position, by_rows)
+        before = loss
         # Needed for jax.P. Keep it short: JAX 0.7's multihost_utils fail in it.
         with jax.set_mesh(mesh):
             state, loss = train_step(state, step, batch)
+        # Two steps in flight at most, and not 32: a save waits for them all.
+        jax.block_until_ready(before)
         # True soon after one got SIGTERM, in all of them at the same step.
         preempted = multihost_utils.reached_preemption_sync_point(step)
         if preempted or step % save_every == 0 or step == steps:
