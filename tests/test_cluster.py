@@ -101,7 +101,7 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     folder = tmp_path / "checkpoints"
     status, in_four = train_and_signal(4, folder, signal.SIGTERM)
     assert status == 200
-    assert "{'data': 2, 'model': 2}, from step 0 on" in in_four
+    assert "{'data': 2, 'model': 2}, from step 0 on, cpu" in in_four
     assert "ended with the exit status 200" in in_four
     for rank in range(4):  # Only number 1 got the signal.
         assert f"{rank}/4 saved after SIGTERM" in in_four
@@ -110,14 +110,14 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
 
     status, in_two = train_and_signal(2, folder, signal.SIGKILL)
     assert status == 128 + signal.SIGKILL
-    assert f"{{'data': 1, 'model': 2}}, from step {saved} on" in in_two
+    assert f"{{'data': 1, 'model': 2}}, from step {saved} on, cpu" in in_two
     assert "Process 1 has died: SIGKILL" in in_two
     saved = last_checkpoint(folder)
 
     options = ["--alone", "--steps", str(saved + 5), "--save-every", "30"]
     folders = (folder, folder, tmp_path / "anew")
     in_one, once_more, undisturbed = (train([sys.executable], f, *options) for f in folders)
-    assert f"{{'data': 1, 'model': 1}}, from step {saved} on" in in_one
+    assert f"{{'data': 1, 'model': 1}}, from step {saved} on, cpu" in in_one
     expected = losses(undisturbed)
     for output in (in_four, in_two, in_one):
         common = losses(output).keys() & expected.keys()
