@@ -22,8 +22,7 @@ def matrix(session: nox.Session, jax: str) -> None:
     session.install("--upgrade", "--group", "test", "--editable", ".[book]", jax)
     session.run("python", "-c", "import jax; print('jax', jax.__version__)")
     package = f"--ignore={BUILT}"
-    parallel = "--dist", "loadgroup", "--numprocesses", "3"  # As `make test`: many tests wait.
-    session.run("pytest", "-m", "not timed and not weekly", *parallel, package)
+    session.run("pytest", "-m", "not timed and not weekly", "--dist=loadgroup", "-n3", package)
     session.run("pytest", "-m", "timed or weekly", package, f"--ignore={FACTS}")
     # A fact that fails (1) is kept beside the verdicts of the claims, and ends the last command.
     report = f"{session.create_tmp()}/facts.xml"

@@ -70,6 +70,7 @@ def test_main_leads_to_main_and_a_release_to_its_tag(tmp_path):
     assert branches_of(tmp_path) == {BRANCH}
     assert release(latest) == ""
     assert branches_of(tmp_path) == {f"v{latest}"}
+    assert f"clone --branch v{latest} https:" in (tmp_path / "book/index.md").read_text("utf-8")
     for path in notebooks():
         notebook = (tmp_path / path.relative_to(ROOT)).with_suffix(".ipynb")
         assert f"the first time: release {latest}." in notebook.read_text(encoding="utf-8")
