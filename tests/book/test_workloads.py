@@ -145,10 +145,9 @@ def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(take_on_gpu, s
     assert training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
 
 
-def test_on_a_fast_gpu_a_link_is_so_long_that_python_is_ahead(take_on_gpu):
-    take_on_gpu(20 * 1e-4, 20 * 8e-4)
+@pytest.mark.parametrize(("link", "side"), [(9e-5, 4096), (3e-4, 2048), (2e-3, 1024)])
+def test_on_a_gpu_a_link_takes_more_than_its_launch_and_less_than_a_pause(take_on_gpu, link, side):
+    take_on_gpu(20 * link, 20 * 4e-4)
     work = Work()
-    assert work.matrix.shape == (4096, 4096)
-    assert work.links(8e-3) == 10
-    take_on_gpu(20 * 3e-4)
-    assert Work().matrix.shape == (2048, 2048)
+    assert work.matrix.shape == (side, side)
+    assert work.links(8e-3) == (27 if side == 2048 else 20)
