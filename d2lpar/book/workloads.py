@@ -54,8 +54,9 @@ class Work:
         on_cpu = (device or jax.devices()[0]).platform == "cpu"
         self._measure(*((64, 500) if on_cpu else (2048, 20)), device)
         # Launching a link takes 20 to 35 microseconds on an H200, and pages ask for 500.
-        if not (on_cpu or 1e-4 < self._seconds_per_link < 5e-4):
-            self._measure(4096 if self._seconds_per_link < 1e-4 else 1024, 20, device)
+        link = self._seconds_per_link
+        if not (on_cpu or 1e-4 < link < 5e-4):
+            self._measure(1024 if link >= 5e-4 else 3072 if link > 6e-5 else 4096, 20, device)
 
     def __call__(self, seconds: float, after: jax.Array | None = None) -> jax.Array:
         """Dispatch a chain of that many seconds; it starts from the result `after`, if given."""

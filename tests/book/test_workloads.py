@@ -145,7 +145,7 @@ def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(take_on_gpu, s
     assert training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
 
 
-@pytest.mark.parametrize(("link", "side"), [(9e-5, 4096), (3e-4, 2048), (2e-3, 1024)])
+@pytest.mark.parametrize(("link", "side"), [(5e-5, 4096), (9e-5, 3072), (3e-4, 2048), (2e-3, 1024)])
 def test_on_a_gpu_a_link_takes_more_than_its_launch_and_less_than_a_pause(take_on_gpu, link, side):
     take_on_gpu(20 * link, 20 * 4e-4)
     work = Work()
