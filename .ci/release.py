@@ -28,7 +28,7 @@ def main(version, *notebooks):
     edits = {
         rf"(git\+https://{REPOSITORY})(@[\w.]+)?": rf"\1@v{version}",
         rf"({REPOSITORY}/(?:blob|tree)/)main/": rf"\1v{version}/",
-        rf"git clone (https://{REPOSITORY})": rf"git clone --branch v{version} \1",
+        rf"git clone (--branch \S+ )?(https://{REPOSITORY})": rf"git clone --branch v{version} \2",
         "the branch main, which changes": f"release {version}",
         r"^  branch: main$": f"  branch: v{version}",  # _config.yml: edit, download, and Colab
         r"^(date-released: ).*": rf"\g<1>{today}",

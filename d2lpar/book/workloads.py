@@ -53,7 +53,7 @@ class Work:
     def __init__(self, device: jax.Device | None = None):
         on_cpu = (device or jax.devices()[0]).platform == "cpu"
         self._measure(*((64, 500) if on_cpu else (2048, 20)), device)
-        # Launching a link takes 20 to 35 microseconds on an H200, and pages ask for 500.
+        # Launching a link takes 20 to 35 microseconds on an H200; some pages ask for 500 of work.
         link = self._seconds_per_link
         if not (on_cpu or 1e-4 < link < 5e-4):
             self._measure(1024 if link >= 5e-4 else 3072 if link > 6e-5 else 4096, 20, device)
