@@ -68,9 +68,11 @@ def test_main_leads_to_main_and_a_release_to_its_tag(tmp_path):
     assert branches_of(ROOT) == branches_of(tmp_path) == {BRANCH}
     assert f'CHANGELOG.md begins with {latest}, found VERSION="9.9.9"' in release("9.9.9")
     assert branches_of(tmp_path) == {BRANCH}
+    pages = [tmp_path / "book/index.md", tmp_path / "book/teach.md"]
+    pages[1].write_text(pages[1].read_text("utf-8").replace("--branch v", "--branch v0."), "utf-8")
     assert release(latest) == ""
     assert branches_of(tmp_path) == {f"v{latest}"}
-    assert f"clone --branch v{latest} https:" in (tmp_path / "book/index.md").read_text("utf-8")
+    assert all(f"clone --branch v{latest} https:" in page.read_text("utf-8") for page in pages)
     for path in notebooks():
         notebook = (tmp_path / path.relative_to(ROOT)).with_suffix(".ipynb")
         assert f"the first time: release {latest}." in notebook.read_text(encoding="utf-8")
