@@ -122,10 +122,7 @@ CAUSES = {
     ),
     "instrument-in-the-interval": Intervention(
         "counting before the clock stops",
-        {
-            "        seconds.append(time.perf_counter() - start)\n": "",
-            "if counting:": "seconds.append(time.perf_counter() - start)\n        if counting:",
-        },
+        {"        if inside:\n            stop = time.perf_counter()\n": ""},
     ),
     "five-pairs-undecided": Intervention(
         "comparing a function with itself",
