@@ -4,12 +4,14 @@ import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
+import jax
 import psutil
 import pytest
 import yaml
@@ -139,6 +141,32 @@ def test_after_a_restart_with_larger_minibatches_the_rest_of_an_epoch_may_be_too
         print(len(batch), position)
     """
     assert run_python(program, **CPU) == "128 (1, 128)"
+
+
+def test_it_trains_on_two_machines_whose_devices_jax_itself_does_not_arrange(alone, tmp_path):
+    # JAX tells machines by the file boot_id. One process gets uuid there, which is always new.
+    mount = 'cd /proc/sys/kernel/random && mount --bind uuid boot_id && cd - && exec "$@"'
+    another = ["unshare", "--map-root-user", "--mount", "sh", "-c", mount, "sh"]
+    if not shutil.which("unshare") or subprocess.run([*another, "true"]).returncode:
+        pytest.skip("this user may not mount a file for a single process")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = "{}:{}".format(*free.getsockname())
+    program = f"""if True:
+        import runpy, sys, jax
+        jax.distributed.initialize({address!r}, 2, int(sys.argv.pop(1)))
+        jax.distributed.initialize = lambda **options: None
+        try:
+            print(jax.make_mesh((4,), ("data",)).shape)
+        except ValueError as error:
+            print(error)
+        runpy.run_path(sys.argv.pop(1), run_name="__main__")
+    """
+    command, two = [sys.executable, "-c", program], {"JAX_NUM_CPU_DEVICES": "2"}
+    with subprocess.Popen([*another, *command, "1", SCRIPT, tmp_path], env=os.environ | CPU | two):
+        output = train([*command, "0"], tmp_path, **two)
+    assert ("does not support multi-slice" in output) == (jax.version.__version_info__ >= (0, 10))
+    assert "{'data': 2, 'model': 2}" in output
+    assert losses(output) == alone
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="no Open MPI: apt-get install openmpi-bin")

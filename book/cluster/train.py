@@ -31,8 +31,9 @@ def make_mesh():
     """Arrange all devices along two axes, for rows and for weights."""
     model = math.gcd(2, jax.device_count())
     shape = jax.device_count() // model, model
+    devices = np.array(sorted(jax.devices(), key=lambda device: device.id))
     explicit = (AxisType.Explicit,) * 2
-    return jax.make_mesh(shape, ("data", "model"), axis_types=explicit)
+    return jax.sharding.Mesh(devices.reshape(shape), ("data", "model"), axis_types=explicit)
 
 
 def draw(key):

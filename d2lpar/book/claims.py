@@ -3,10 +3,9 @@
 import functools
 import math
 import os
-import re
 import string
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from d2lpar._measure.quantity import Predicate, Quantity, exact, quantities_table
 from d2lpar._plain.format import format_value
@@ -72,8 +71,7 @@ class Claim:
             return self.sentence.format_map(self.numbers)
         # Numbers from here would be misleading: they were measured without that condition.
         if self._elsewhere:
-            _, claim = self._elsewhere[0]
-            return claim.text
+            return self._elsewhere[0][1].text
         if not _places_in(self.sentence):
             return self.sentence.format()
         return f"Not measured here: this needs {self.needs}."
@@ -125,25 +123,12 @@ class Claim:
 
     @functools.cached_property
     def _elsewhere(self) -> list[tuple[Recorded, "Claim"]]:
-        """This claim with the numbers of each machine that has recorded them, newest first.
+        """The claim as each machine has recorded it, in the words of that day, newest first."""
+        records = ((record, Claim.from_dict(record.claim)) for record in claims_recorded(self.key))
+        return [(record, claim) for record, claim in records if not claim.needs]
 
-        The wording may have changed since a machine recorded the claim. A record still counts if
-        the digits in both sentences are equal and the record has a number for each place:
-
-            recorded   "In 16 turns it gained {gain}, {share} of all."
-            today      "With 16 turns, {gain} times as fast."           counts
-            today      "With 20 turns, {gain} times as fast."           has another number of turns
-            today      "With 16 turns, it takes {time}."                has a place without a number
-        """
-        places, records = _places_in(self.sentence), []
-        for record in claims_recorded(self.key):
-            claim = Claim.from_dict(record.claim)
-            same_digits = _digits_in(claim.sentence) == _digits_in(self.sentence)
-            if not claim.needs and same_digits and places <= claim.numbers.keys():
-                numbers = {place: claim.numbers[place] for place in places}
-                claim = replace(claim, sentence=self.sentence, numbers=numbers)
-                records.append((record, claim))
-        return records
+    def _age(self, recorded: "Claim") -> str:
+        return "" if recorded.sentence == self.sentence else ", in an earlier version of this page"
 
     @property
     def _doubt(self) -> str:
@@ -216,11 +201,12 @@ class Claim:
         if not self.needs:
             for record, claim in self._elsewhere:
                 if record.has_gpu:
+                    machine = f"{record.machine}, JAX {record.jax}{self._age(claim)}"
                     result = f"{claim.text} ({words_for(claim.verdict, 'there')})"
-                    remarks.append(with_code(f"On {record.machine}, JAX {record.jax}: {result}"))
+                    remarks.append(with_code(f"On {machine}: {result}"))
         elif self._elsewhere:
             record, tested = self._elsewhere[0]
-            text, where = f"On {record.machine}: {self.text}", "there"
+            text, where = f"On {record.machine}{self._age(tested)}: {self.text}", "there"
             detail = f"Testing it here needs {self.needs}"
             link = f'<a href="{PAGE}">Every claim on every machine</a>.'
             # The link may not be in the headline of a table, where a click unfolds.
@@ -241,12 +227,6 @@ class Claim:
         table = quantities_table(self.rows, self.predicates)
         small = "".join(f'<p style="margin:0.3em 0;font-size:0.9em">{line}</p>' for line in remarks)
         return f"<details {attributes}>{summary}{table}{small}</details>"
-
-
-def _digits_in(sentence: str) -> list[str]:
-    """Return the numbers that are written out in a sentence, outside its places."""
-    text = " ".join(text for text, *_ in string.Formatter().parse(sentence))
-    return re.findall(r"\d+", text)
 
 
 def _places_in(sentence: str) -> set[str]:
