@@ -40,15 +40,15 @@ def train(launcher, folder, *options, **environment):
     return done.stdout + done.stderr
 
 
-def train_and_signal(count, folder, sign):
-    """Train in some processes, send number 1 a signal, and return the status and the output."""
+def train_and_signal(count, folder, sign, after=2):
+    """Train in some processes; send number 1 a signal, by default after the first checkpoint."""
     command = [*RUN, "-n", str(count), SCRIPT, folder, *WITHOUT_END]
     pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     with subprocess.Popen(command, env=os.environ | CPU, **pipe) as running:
         output = ""
         for line in running.stdout:
             output += line
-            if len(losses(output)) == 2:  # The first of the two checkpoints is complete by now.
+            if ", from step" in output and len(losses(output)) == after:
                 break
         else:
             pytest.fail(output)
@@ -109,6 +109,11 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
         assert f"{rank}/4 saved after SIGTERM" in in_four
     saved = last_checkpoint(folder)
     assert saved == max(losses(in_four))
+
+    status, at_once = train_and_signal(4, folder, signal.SIGTERM, after=0)  # Before a step.
+    assert status == 200
+    saved = last_checkpoint(folder)
+    assert [*losses(at_once)] == [saved]
 
     status, in_two = train_and_signal(2, folder, signal.SIGKILL)
     assert status == 128 + signal.SIGKILL

@@ -179,11 +179,7 @@ def words_of(made):
 
 @pytest.mark.parametrize(
     ("verdict", "badge"),
-    [
-        (HOLDS, "holds there"),
-        (FAILS, "does not hold there"),
-        (UNDECIDED, "inconclusive there"),
-    ],
+    [(HOLDS, "holds there"), (FAILS, "does not hold there"), (UNDECIDED, "inconclusive there")],
 )
 def test_a_claim_that_cannot_be_tested_here_shows_the_record_of_another_machine(
     record, monkeypatch, verdict, badge
