@@ -113,7 +113,7 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     status, at_once = train_and_signal(4, folder, signal.SIGTERM, after=0)  # Before a step.
     assert status == 200
     saved = last_checkpoint(folder)
-    assert [*losses(at_once)] == [saved]
+    assert saved == max(losses(at_once))
 
     status, in_two = train_and_signal(2, folder, signal.SIGKILL)
     assert status == 128 + signal.SIGKILL

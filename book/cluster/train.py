@@ -123,7 +123,7 @@ def train(folder, steps, save_every):
     keep = ocp.checkpoint_managers.LatestN(2)
     options = ocp.CheckpointManagerOptions(preservation_policy=keep)
     manager = ocp.CheckpointManager(folder.absolute(), options=options)
-    manager.reached_preemption = lambda step: False  # It would set the count of the loop below.
+    manager.reached_preemption = lambda step: False  # Orbax would tell JAX numbers of its own.
     done, state, position = begin(manager, mesh)
     log.info("%s, from step %d on, %s", dict(mesh.shape), done, jax.devices()[0].device_kind)
     preempted, loss = False, None

@@ -248,6 +248,8 @@ def test_below_the_table_of_a_claim_is_the_record_of_each_gpu(record):
     assert folded.endswith(f">{line}</details>")
     assert folded.count("7.25") == 1
     assert "H200" not in str(made)
+    older = html_of(here("{gain} for `x < 5`.", HOLDS, gain=RATIO, needs=None))
+    assert "On an H200, JAX 1.2.3, in an earlier version of this page: <code>" in older
 
 
 @pytest.mark.parametrize(
