@@ -395,7 +395,7 @@ def test_grain_reads_each_example_once_in_processes_of_its_own(tmp_path):
 import jax, numpy as np
 {SOURCES["prefetch"]}
 examples = np.arange(1000.0, dtype=np.float32)
-put, parameters, seen = jax.device_put, None, []
+rows, put, parameters, seen = 64, jax.device_put, None, []
 
 def step(parameters, batch):
     seen.append(batch)
