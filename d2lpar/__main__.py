@@ -73,8 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         "--fail-over",
         type=share,
         metavar="SHARE",
-        help="exit with 1 if one line loses more than this share of the time after the start, "
-        "such as 5%%, or if that is unknown",
+        help="exit with 1 if one line clearly loses more than this share of the time after the "
+        "start, such as 5%%, or if the devices were not seen; a short run is not judged",
     )
     watching.add_argument(
         "--after",
@@ -148,7 +148,7 @@ def _parser() -> argparse.ArgumentParser:
         "commits or two environments, which run a script in turn that prints the JSON of "
         "Comparison.to_json as its last line. Or show the ratio of two files of such JSON.",
         usage="d2lpar compare [-h] [--dispatch] before.json after.json\n"
-        "       d2lpar compare [-h] [--dispatch] --before COMMIT [--after COMMIT] "
+        "       d2lpar compare [-h] [--dispatch] [--before COMMIT] [--after COMMIT] "
         "[--before-python PATH] [--after-python PATH] [--rounds N] [--fail-over SHARE] [-m] script "
         "[arguments]",
     )
@@ -160,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
         comparing.add_argument(
             f"--{when}-python",
             metavar="PATH",
-            help=f"run the version {when} with this Python, such as .venv-old/bin/python",
+            help=f"run the version {when} with this Python, such as .venv-{when}/bin/python",
         )
     comparing.add_argument(
         "--rounds", type=int, metavar="N", help="runs of each (default 6; fewer give no interval)"
