@@ -66,9 +66,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a script as Python would, and show which of its lines keep the device "
         "waiting. The report goes to standard error; the exit status is the script's own.",
     )
-    watching.add_argument(
-        "--json", type=Path, metavar="FILE", help="write the report there as well"
-    )
+    watching.add_argument("--json", type=Path, metavar="FILE", help="write the report there, too")
     watching.add_argument(
         "--fail-over",
         type=share,
@@ -94,13 +92,9 @@ def _parser() -> argparse.ArgumentParser:
         "after a signal n. SIGTERM is handed on to them.",
     )
     running.add_argument("-n", "--processes", type=count, default=2, help="how many (2)")
-    running.add_argument(
-        "--pin", action="store_true", help="give each a CPU core of its own (Linux)"
-    )
+    running.add_argument("--pin", action="store_true", help="give each its own CPU core (Linux)")
     running.add_argument("--gpus", action="store_true", help="give each a GPU of its own")
-    running.add_argument(
-        "--timeout", type=limit, metavar="TIME", help="stop them if they take longer"
-    )
+    running.add_argument("--timeout", type=limit, metavar="TIME", help="stop them after that long")
     running.add_argument(
         "--stalled-after",
         type=limit,

@@ -438,8 +438,8 @@ def carried(
     a replicated array that stays there. To keep it, pass `jax.tree.map(jnp.copy, state)`.
 
     If the step returns a state of another layout, or one that is committed to its device, as
-    arguments from `jax.device_put` make it, the second call compiles again: `warmup=2` leaves that
-    out of the times, too.
+    arguments from `jax.device_put(x, device)` make it, the second call compiles again: `warmup=2`
+    leaves that out of the times, too.
 
     Args:
         step: Takes the state first, and returns the new one, or a tuple whose first element it is.
@@ -551,7 +551,7 @@ class _Timed:
             raise CompilationError(
                 f"{listed(compiled)} was compiled while {self.name!r} was being timed, so the "
                 "time is that of the compiler. Warm up with arguments of the same shapes, dtypes "
-                "and devices; arrays from device_put and others compile separately, so a carried "
+                "and devices; arrays put on a named device and others differ in this, so a carried "
                 "state may need warmup=2. If another thread compiles, stop it while measuring."
             )
         self.dispatch.append(returned - start)

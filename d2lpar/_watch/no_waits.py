@@ -32,8 +32,8 @@ from d2lpar._plain.format import plural
 from d2lpar._watch.report import KINDS, Finding
 
 HIDDEN = (
-    "Python 3.11 hides some reads: long ones of np.dot or y[mask] are found, those of np.isnan, "
-    "bytes(y) or the counts of jnp.repeat never. Python 3.12 hides none."
+    "Python 3.11 hides some reads: long ones are found where the line names a function such as "
+    "np.dot, or has y[mask], those of hashlib or jnp.repeat never. Python 3.12 hides none."
 )
 
 

@@ -290,9 +290,11 @@ def require_callable(function: Any, args: tuple, usage: str) -> None:
 
 
 def kind_of(value: Any) -> str:
-    """Return the type of a result with its article: `"a list"`, `"a NumPy ndarray"`."""
+    """Return the type of a result with its article: `"a list"`, `"a JAX array"`."""
     if value is None:
         return "None"
+    if isinstance(value, jax.Array):
+        return "a JAX array"
     kind = type(value)
     name = f"NumPy {kind.__name__}" if kind.__module__ == "numpy" else kind.__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,6 +1,7 @@
 """The checks of Z1 to Z3: right answers, and wrong ones that a reader may well give."""
 
 import itertools
+import math
 import operator
 import re
 from collections import deque
@@ -71,6 +72,8 @@ WRONG[check_z1] = {
     "all at the end": (training(12), "losses pile up"),
     "never the last": (training(1, drain=False), r"steps \[0, 1, .* 10\];"),
     "arrays": (training(1, as_number=lambda loss: loss), "as a JAX array"),
+    "arrays of NumPy": (training(1, as_number=np.asarray), "a NumPy ndarray, not as a number"),
+    "nan": (training(1, as_number=lambda loss: math.nan), "is not the loss of that step"),
     "another loss": (logs_another_loss, "is not the loss of that step"),
     "waits all the same": (partial(waits_for, 1), "Only . of 12 calls"),
     "waits for each third": (partial(waits_for, 3), r"each of 5 runs, call 3 of step\(\) was made"),
