@@ -110,7 +110,7 @@ WRONG[check_y2] = {
     "anew": (anew, r"XLA compiles in each call of your function: jit\(<lambda>\)"),
     "its result": (
         lambda operator: operator(jnp.ones((16, 16))),
-        r"my_many\(operator\) returned an ArrayImpl, not a function",
+        r"my_many\(operator\) returned a JAX array, not a function",
     ),
     "transposed": (lambda op: jax.vmap(lambda x: op(x.T)), r"my_many\(operator\)\(xs\) is wrong"),
     "one operator": (
