@@ -108,6 +108,7 @@ CAUSES = {
     ),
     # measuring-asynchronous-code
     "unwaited-clock": SYNCHRONOUS,
+    "dispatch-does-not-grow": SYNCHRONOUS,
     "committed-compiles-anew": Intervention(
         "the array that is not committed",
         {"for_other:\n    loop(work.matrix,": "for_other:\n    loop(committed,"},

@@ -135,6 +135,14 @@ def test_it_is_preempted_and_killed_and_goes_on_in_fewer_processes(tmp_path):
     assert losses(once_more) == {}  # Nothing is left to do.
 
 
+def test_a_bucket_is_an_error_and_no_folder_here(tmp_path):
+    command = [sys.executable, SCRIPT, "gs://bucket/run"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "gs:/bucket/run is an address" in done.stderr
+    assert not [*tmp_path.iterdir()]
+
+
 def test_after_a_restart_with_larger_minibatches_the_rest_of_an_epoch_may_be_too_short(run_python):
     program = f"""if True:
         import sys
@@ -224,6 +232,9 @@ def test_the_manifest_fits_the_script():
     assert (spec["completionMode"], spec["completions"]) == ("Indexed", spec["parallelism"])
     assert pods["subdomain"] == service["metadata"]["name"]
     assert pods["serviceAccountName"] == account["metadata"]["name"]
+    (wait,) = pods["initContainers"]
+    first = f"{job['metadata']['name']}-0.{pods['subdomain']}"  # The name that JAX looks up.
+    assert f"getent hosts {first};" in wait["command"][-1]
     (container,) = pods["containers"]
     folders = [mount["mountPath"] for mount in container["volumeMounts"]]
     assert str(Path(container["command"][2]).parent) in folders
@@ -260,7 +271,7 @@ def test_a_batch_job_begins_again_unless_it_fails_four_times_without_a_new_check
     for restarts, (status, step) in enumerate(ends):
         run = {"SLURM_RESTART_COUNT": str(restarts or ""), "STATUS": str(status), "STEP": str(step)}
         done = subprocess.run(
-            ["/bin/sh", CLUSTER / "job.sbatch", "--steps", "9"],
+            ["bash", CLUSTER / "job.sbatch", "--steps", "9"],
             env=path | run,
             cwd=tmp_path,
             capture_output=True,

@@ -155,6 +155,8 @@ def main():
     parser.add_argument("--save-every", type=int, default=5, metavar="STEPS")
     parser.add_argument("--alone", action="store_true", help="one process, without a launcher")
     asked = parser.parse_args()
+    if ":/" in str(asked.folder):  # Path makes one slash of the two.
+        parser.error(f"{asked.folder} is an address, and no folder of this machine")
     if not asked.alone:
         # Under a launcher that JAX does not know, it raises. Do not catch that:
         # each process would train alone, into the same folder.

@@ -6,6 +6,7 @@ machine, and the check knows the true times.
 
 import functools
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from d2lpar.book.exercises.checking import (
 
 _IN_FLIGHT = 32  # JAX blocks Python when this many calls are in flight.
 _NEAR = 0.1
+_MOST_READINGS = 300  # Of which each pair is looked at.
 
 
 @exercise("W1", "my_seconds")
@@ -56,6 +58,7 @@ def check_w1(benchmark: Callable) -> Report:
 class _Reading(NamedTuple):
     """State of the device when the clock is read."""
 
+    now: float  # Seconds.
     busy: float  # Seconds until the queue is empty.
     unfinished: int  # Calls in flight.
     calls: int  # All calls so far.
@@ -86,7 +89,8 @@ class _Device:
     def clock(self) -> float:
         self.wait_until(self._now + 1e-7)
         busy = max(0.0, self._free_at - self._now)
-        self.readings.append(_Reading(busy, len(self._pending), self.calls, len(self._programs)))
+        counts = len(self._pending), self.calls, len(self._programs)
+        self.readings.append(_Reading(self._now, busy, *counts))
         return self._now
 
     def wait_until(self, when: float) -> None:
@@ -161,6 +165,11 @@ def _require_time(device: _Device, answer: Any) -> float:
             "step() was not called between the first and the last reading of the clock.",
             "What should happen between start and stop?",
         )
+    seconds, right = require_number(answer), device.computing
+    # Readings for something else may follow that at which the answer stopped the clock.
+    pairs = itertools.combinations(readings[:_MOST_READINGS], 2)
+    stops = [b for a, b in pairs if math.isclose(b.now - a.now, seconds * (b.calls - a.calls))]
+    last = min(stops, key=lambda reading: reading.unfinished, default=last)
     if last.unfinished:
         raise Rejection(
             f"When the clock stopped, {last.unfinished} of {plural(last.calls, 'call')} "
@@ -168,7 +177,6 @@ def _require_time(device: _Device, answer: Any) -> float:
             "A call returns when it is in the queue. What must have happened before the clock "
             "stops?",
         )
-    seconds, right = require_number(answer), device.computing
     if abs(seconds / right - 1) < _NEAR:
         return seconds
     mistake = f"Your function says {format_seconds(seconds)} for a step of {format_seconds(right)}"
@@ -204,7 +212,7 @@ _MOST_EVENTS = 20_000
 @exercise("W2", "my_ratio")
 def check_w2(comparison: Callable) -> Report:
     """Check a comparison on a machine that drifts, stumbles and has a neighbor."""
-    machines = [_Drifting(), _Stumbling(), _Shared()]
+    machines = [_Drifting(), _Stumbling(), _Shared("b"), _Shared("a")]
     usage = "my_ratio(a, b, clock, cores_free)"
     ratios = []
     for machine in machines:
@@ -215,16 +223,17 @@ def check_w2(comparison: Callable) -> Report:
         first = max("ab", key=firsts.count)
         if 2 * firsts.count(first) > len(firsts) + 2:  # A warm-up may add a round.
             raise Rejection(
-                "All three ratios are right. But in "
+                "All four ratios are right. But in "
                 f"{firsts.count(first)} of {len(firsts)} rounds, {first} came first.",
                 "A cost that grows from call to call then falls more often on the other one. How "
                 "can it fall on both alike?",
             )
     return (
         f"{ratios[0]:.2f} for a function and itself on a machine that gets slower, "
-        f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} beside a neighbor, in "
-        f"{min(machine.rounds for machine in machines)} rounds or more. a and b were timed in "
-        "turn, and each came first about as often as the other."
+        f"{ratios[1]:.2f} where single calls stumble, and {ratios[2]:.2f} and {ratios[3]:.2f} "
+        f"beside a neighbor, in {min(machine.counting for machine in machines)} rounds that count, "
+        "or more. a and b were timed in turn, and without a neighbor, each came first about as "
+        "often as the other."
     )
 
 
@@ -283,12 +292,17 @@ class _Machine:
         return self.counts["free"] + self.counts["taken"]
 
     @property
-    def timed(self) -> list[set[str]]:
-        """The kinds of events between two readings of the clock, where a or b is among them."""
+    def spans(self) -> list[set[str]]:
+        """The kinds of events before, between and after the readings of the clock."""
         spans: list[set[str]] = [set()]
         for event in self.log:
             spans.append(set()) if event == "clock" else spans[-1].add(event)
-        return [span for span in spans[1:-1] if {"a", "b"} & span]
+        return spans
+
+    @property
+    def timed(self) -> list[set[str]]:
+        """Those between two readings, where a or b is among the events."""
+        return [span for span in self.spans[1:-1] if {"a", "b"} & span]
 
     @property
     def order(self) -> list[str]:
@@ -296,9 +310,14 @@ class _Machine:
         return [name for span in self.timed if len(span) == 1 for name in span]
 
     @property
-    def rounds(self) -> int:
-        """Number of timed rounds."""
-        return min(self.order.count("a"), self.order.count("b"))
+    def counting(self) -> int:
+        """Number of timed rounds; if cores_free() is called at all, of those beside a True."""
+        if not self.polls:
+            return min(self.order.count("a"), self.order.count("b"))
+        marks = ("+" if "free" in s else "".join(s & {"a", "b"}) for s in self.spans)
+        between = "".join(marks).split("+")
+        answers = [(n > 0) + (n < len(between) - 1) for n in range(len(between))]
+        return sum(map(min, answers, *([calls.count(x) for calls in between] for x in "ab")))
 
 
 class _Drifting(_Machine):
@@ -327,13 +346,18 @@ class _Stumbling(_Machine):
 
 
 class _Shared(_Machine):
-    # b needs two cores, and takes twice as long while the neighbor is there, which is most of the
-    # time. An answer that never calls cores_free() finds b slower, in any number of rounds.
+    # One function needs two cores, and takes twice as long while the neighbor is there, which is
+    # most of the time. An answer that never calls cores_free() finds it slower, in any number of
+    # rounds. One that picks low ratios is wrong if it is a.
     truth = 0.6
-    fault = "a machine where a neighbor takes a core most of the time, and b needs two"
+
+    def __init__(self, slowed):
+        super().__init__()
+        self.slowed = slowed
+        self.fault = f"a machine where a neighbor mostly takes a core, and {slowed} needs two"
 
     def slowness(self, name):
-        return 2 if name == "b" and not self.is_free() else 1
+        return 2 if name == self.slowed and not self.is_free() else 1
 
     def is_free(self):
         return not 0.07 <= self.now % 0.8 < 0.56
@@ -369,13 +393,11 @@ def _require_ratio(machine: _Machine, answer: Any) -> float:
             f"For {machine.fault}, your function says {ratio:.2g}; {machine.truth:g} is right.",
             machine.look,
         )
-    counting = machine.rounds
-    if machine.polls:
-        counting = min(counting, machine.counts["free"])
-    if counting < _ROUNDS:
+    if machine.counting < _ROUNDS:
+        beside = " beside which cores_free() said True" if machine.polls else ""
         raise Rejection(
             f"On {machine.fault.removeprefix('a function and itself, on ')}, your ratio rests on "
-            f"{plural(counting, 'round')}.",
+            f"{plural(machine.counting, 'round')}{beside}.",
             f"It is right, but perhaps by chance. Go on until {_ROUNDS} rounds count.",
         )
     return ratio
@@ -385,6 +407,7 @@ def _require_ratio(machine: _Machine, answer: Any) -> float:
 
 _WORDS = ("holds", "fails", "inconclusive")
 _MOST_SAMPLES = 144
+_MOST_LOOKS = 5
 _COMPARISONS = 1000
 _PROMISED = 60  # Of a thousand: one in twenty, and a margin for chance.
 
@@ -479,7 +502,7 @@ class _Source:
 
     def __init__(self, samples: Sequence[float]):
         self._samples = samples
-        self.taken = 0
+        self.taken = self.looks = 0
 
     def more(self, count: int) -> list[float]:
         if count < 1:
@@ -493,8 +516,14 @@ class _Source:
                 f"At {_MOST_SAMPLES} it has to end. What is the honest answer if they do not "
                 "decide?",
             )
+        if self.looks == _MOST_LOOKS:
+            raise Rejection(
+                f"Your my_decision has taken samples {self.looks} times, and asked for more.",
+                "Each time is a look. When do you decide how often to look?",
+            )
         first = self.taken
         self.taken += int(count)
+        self.looks += 1
         return list(self._samples[first : self.taken])
 
 

@@ -67,7 +67,19 @@ def times_nothing(step, x, clock):
     return seconds(y.block_until_ready, clock)
 
 
+def with_more_readings(wait):
+    def my_seconds(step, x, clock):
+        per_call = benchmark(wait=wait, count=4000)(step, x, clock)
+        for y in (x, step(x)):
+            clock()
+            jax.block_until_ready(y)
+        return per_call
+
+    return my_seconds
+
+
 RIGHT[check_w1] = {
+    "a call and a reading afterwards": with_more_readings(jax.block_until_ready),
     "one barrier": benchmark(),
     "one call": benchmark(count=1),
     "a copy to the host": benchmark(wait=np.asarray),
@@ -80,6 +92,7 @@ WRONG[check_w1] = {
     "no barrier": (benchmark(wait=id), "32 of 41 calls were unfinished"),
     # The mean over very many is near enough, by chance: the queue is short beside them.
     "no barrier, many calls": (benchmark(wait=id, count=5000), "32 of 5001 calls were unfinished"),
+    "a barrier afterwards": (with_more_readings(id), "32 of 4001 calls were unfinished"),
     "no warm-up": (
         benchmark(warm_up=lambda step, x: None),
         "step of 5 ms: it was compiled.*\n.*When is a jitted",
@@ -154,6 +167,18 @@ def without_the_clock(a, b, clock, cores_free):
     return comparison(rounds=1)(a, b, time.perf_counter, cores_free)
 
 
+def low_ones(ratios):
+    return median(ratio for ratio in ratios if ratio < 1.5 * sorted(ratios)[5])
+
+
+def polls_at_the_end(a, b, clock, cores_free):
+    ratio = comparison(low_ones, rounds=40, ask="never")(a, b, clock, cores_free)
+    free = 0
+    while free < 9:
+        free += cores_free()
+    return ratio
+
+
 RIGHT[check_w2] = {
     "in turn, asking after": comparison(),
     "in turn, asking before": comparison(ask="before"),
@@ -170,6 +195,11 @@ WRONG[check_w2] = {
     "asks and goes on": (comparison(counts=lambda free: True), "leave out the rounds in which"),
     "counts the others": (comparison(counts=lambda free: not free), "times without ending"),
     "few rounds": (comparison(rounds=1), "rests on 1 round"),
+    "lucky rounds": (
+        comparison(low_ones, rounds=40, counts=lambda free: True),
+        "leave out the rounds in which",
+    ),
+    "polls at the end": (polls_at_the_end, "rests on 1 round"),
     "always a first": (comparison(every=1), "in 9 of 9 rounds, a came first"),
     "nearly always": (comparison(every=8), "in 8 of 9 rounds, a came first"),
     "asks while the clock runs": (asks_while_the_clock_runs, "called while the clock ran"),
@@ -250,6 +280,10 @@ WRONG[check_w3] = {
         "Your my_verdict returned",
     ),
     "until it is clear": ((verdict, until_it_is_clear), "has taken 144 samples, and asked for 144"),
+    "six looks": (
+        (verdict, decision(level=0.996, looks=(9, 18, 27, 36, 72, 144))),
+        "has taken samples 5 times, and asked for more",
+    ),
     "five looks at 95%": ((verdict, decision(level=0.95)), "In 1.. of 1000 comparisons of equals"),
     "one look at the end": (
         (verdict, decision(level=0.95, looks=(144,))),
