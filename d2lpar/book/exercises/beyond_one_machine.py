@@ -1,6 +1,7 @@
 """V, the exercises of Beyond One Machine: a mean, sums, a checkpoint, rows, and a common end."""
 
 import contextlib
+import errno
 import math
 import os
 import tempfile
@@ -68,7 +69,7 @@ def check_v1(mean: Callable) -> Report:
 # --- V2. Fewer messages -----------------------------------------------------------------------
 
 _MOST = 100
-_SHAPES = ((3, 4), (50,), (), (16, 16), (5, 2, 7), (1,))
+_SHAPES = ((3, 4), (50,), (), (0, 3), (16, 16), (5, 2, 7), (1,))
 
 
 @exercise("V2", "my_sums")
@@ -81,6 +82,11 @@ def check_v2(sums: Callable) -> Report:
     def add_up(array):
         array = np.asarray(array)
         sizes.append(array.size)
+        if array.dtype != np.float32:
+            raise Rejection(
+                f"A message had numbers of the dtype {array.dtype}; the arrays have float32.",
+                "How many bytes does a number have, then and now?",
+            )
         return 2 * array + 1  # The sum over two processes, if the other has array + 1.
 
     case = (add_up, [array.copy() for array in arrays], _MOST)
@@ -160,8 +166,11 @@ def check_v3(save: Callable) -> Report:
 
         def guarded(function, what):
             def guard(*args, **kwargs):
-                source = args[0] if args else kwargs.get("src") or kwargs["path"]
-                if Path(source) == path:
+                named = [kwargs[name] for name in ("path", "src", "dst") if name in kwargs]
+                source, *target = map(Path, [*args, *named])
+                if target and Path(folder) not in source.absolute().parents:
+                    raise OSError(errno.EXDEV, "the other folder may be on another disk")
+                if source == path:
                     raise Rejection(
                         f"Your function {what}, so for a while there was none.",
                         "How can a complete file take the place of another in a single step?",
@@ -226,22 +235,28 @@ def _require_whole(path: Path, right: dict[str, np.ndarray], saw: str, look: str
 
 # --- V4. Whose rows ---------------------------------------------------------------------------
 
-_EXAMPLES, _ROWS, _EPOCH = 103, 12, 8  # An epoch has eight steps of twelve rows.
+_ROWS, _EPOCH = 12, 8  # An epoch has eight steps of twelve rows.
 
 
 @exercise("V4", "my_rows")
 def check_v4(rows: Callable) -> Report:
     """Check which examples each process reads at each step, by one, two and three processes."""
+    for examples in (103, 96):
+        _require_rows(rows, examples)
+    return f"{2 * _EPOCH} steps read the same minibatches in one process, in two and in three."
+
+
+def _require_rows(rows: Callable, examples: int) -> None:
     calls = [(s, p, n) for n in (1, 1, 2, 3) for s in range(2 * _EPOCH) for p in range(n)]
     usage = "my_rows(examples, rows, step, process, processes)"
-    answers = call_answer(rows, [(_EXAMPLES, _ROWS, *call) for call in calls], usage)
+    answers = call_answer(rows, [(examples, _ROWS, *call) for call in calls], usage)
     read = []
     for (step, process, processes), answer in zip(calls, answers, strict=True):
         numbers = np.ravel(answer)
-        if len(numbers) != _ROWS // processes or not np.isin(numbers, range(_EXAMPLES)).all():
+        if len(numbers) != _ROWS // processes or not np.isin(numbers, range(examples)).all():
             raise Rejection(
                 f"At step {step}, process {process} of {processes} got {shown(answer)}; it has to "
-                f"read {_ROWS // processes} of the examples 0 to {_EXAMPLES - 1}.",
+                f"read {_ROWS // processes} of the examples 0 to {examples - 1}.",
                 "After how many steps is an epoch over, and what follows?",
             )
         read.extend(numbers)
@@ -259,10 +274,9 @@ def check_v4(rows: Callable) -> Report:
         )
     if any(len(np.unique(epoch)) < epoch.size for epoch in np.split(alone, 2)):
         raise Rejection(
-            "An example was read twice in an epoch.",
-            "How can all steps of an epoch share one order?",
+            f"An example was read twice in an epoch of {_EPOCH} steps, with {examples} examples.",
+            "How can all steps of an epoch share one order? How many steps has an epoch?",
         )
-    return f"{2 * _EPOCH} steps read the same minibatches in one process, in two and in three."
 
 
 # --- V5. Stop together ------------------------------------------------------------------------
@@ -274,7 +288,14 @@ class _ReaderError(Exception):
 
 _FAILED = _ReaderError("the disk is gone")
 # For each run, how many minibatches each process has, and the process whose reader then fails.
-_RUNS = (((3, 3), None), ((5, 3), None), ((2, 4, 3), None), ((4, 2), 1))
+_RUNS = (
+    ((3, 3), None),
+    ((5, 3), None),
+    ((2, 4, 3), None),
+    ((3, 0), None),
+    ((4, 2), 1),
+    ((3, 0), 1),
+)
 
 
 class _Stuck(BaseException):

@@ -1,6 +1,8 @@
 """The checks of V1 to V5: right answers, and wrong ones that a reader may well give."""
 
 import os
+import shutil
+import tempfile
 from functools import partial
 from itertools import islice
 
@@ -59,6 +61,10 @@ RIGHT[check_v2] = {"in buckets": in_buckets, "consuming": consuming(in_buckets)}
 WRONG[check_v2] = {
     "one message": (partial(in_buckets, cut=10**6), "had 390 numbers, and at most 100"),
     "small messages": (partial(in_buckets, cut=20), "You sent 20 messages; 390 numbers fit into 4"),
+    "as float64": (
+        lambda add_up, *rest: in_buckets(lambda x: add_up(x.astype(float)), *rest),
+        "numbers of the dtype float64",
+    ),
     "flat": (partial(in_buckets, shape=False), "You returned arrays of the shapes"),
     "mixed up": (partial(in_buckets, order=-1), "Array 0 is not the sum"),
     "nothing to see": (
@@ -108,6 +114,13 @@ WRONG[check_v3] = {
         ),
         "Your function moved the old file away",
     ),
+    "from another disk": (
+        lambda path, weights: (
+            np.savez(new := f"{tempfile.mkdtemp()}/new.npz", **weights),
+            shutil.move(new, path),
+        ),
+        "The old file was overwritten",
+    ),
     "only once": (lambda path, w: path.exists() or save(path, w), "After the second call"),
     "elsewhere": (
         lambda path, weights: save(path.with_name("other.npz"), weights),
@@ -116,8 +129,8 @@ WRONG[check_v3] = {
 }
 
 
-def rows_of(examples, rows, step, process, processes, seed=None, cut=np.split):
-    epoch, number = divmod(step, examples // rows)
+def rows_of(examples, rows, step, process, processes, seed=None, cut=np.split, dropped=0):
+    epoch, number = divmod(step, (examples - dropped) // rows)
     order = np.random.default_rng(seed or [epoch]).permutation(examples)
     return cut(order[number * rows :][:rows], processes)[process]
 
@@ -133,6 +146,7 @@ WRONG[check_v4] = {
     ),
     "any": (lambda *call: np.random.permutation(103)[: 12 // call[4]], "Asked twice"),
     "drawn": (lambda *call: rows_of(12, 12, 0, *call[3:]) + call[2] // 2, "read twice in an epoch"),
+    "a step too few": (partial(rows_of, dropped=1), "read twice in an epoch"),
     "one epoch": (lambda *call: range(103)[12 * call[2] :][:12], r"step 8, .*range\(96, 103\)"),
     "no numbers": (lambda *call: call[2], "At step 0, process 0 of 1 got 0;"),
 }
@@ -165,6 +179,14 @@ def tells_at_its_end(step, least, batches):
     return alone(step, least, batches) + 0 * least(0)
 
 
+def reads_unguarded(step, least, batches):
+    batch, steps = next(batches), 0
+    while least(batch is not None):
+        step(batch)
+        batch, steps = next(batches, None), steps + 1
+    return steps
+
+
 RIGHT[check_v5] = {"asks first": asks_first, "one ahead": partial(asks_first, read=2)}
 WRONG[check_v5] = {
     "alone": (alone, r"With 5 and 3 .* hang. .*: process 0 step\(\), process 1 nothing more"),
@@ -177,6 +199,7 @@ WRONG[check_v5] = {
     ),
     "hides the error": (partial(asks_first, raises=False), "1's reader, process 1 ended with 2"),
     "returns nothing": (partial(asks_first, result=False), "process 0 ended with None"),
+    "takes one for granted": (reads_unguarded, "raised StopIteration"),
     "raises": (lambda step, least, batches: len(batches), "raised TypeError: object of type"),
     "no function": (3, "was given an int, which cannot be called"),
 }
