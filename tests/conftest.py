@@ -8,6 +8,7 @@ import time
 import jax
 import psutil
 import pytest
+from commands import python_with
 from fakes import FakeClock
 from run_notebook import ROOT
 
@@ -25,12 +26,7 @@ def run_python():
     """A function that runs a program in a fresh Python and returns what it prints."""
 
     def run(program, **environment):
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | environment,
-            capture_output=True,
-            text=True,
-        )
+        done = python_with("-c", program, **environment)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 

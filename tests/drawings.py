@@ -1,6 +1,5 @@
 """Read the texts and the legend of a figure from its axes."""
 
-import contextlib
 import io
 
 import matplotlib
@@ -9,7 +8,6 @@ import matplotlib.pyplot as plt
 from d2lpar import use_style
 
 
-@contextlib.contextmanager
 def style_of_the_book():
     """Draw in the book's style, on a backend without a screen, and close everything afterwards."""
     with matplotlib.rc_context():

@@ -68,6 +68,15 @@ class FakeDevice:
         return FakeArray(self._clock, self._free_at, device=self)
 
 
+def raising(error):
+    """Return a function that raises an error, whatever it is given."""
+
+    def function(*_, **__):
+        raise error
+
+    return function
+
+
 def crowded_in(rounds):
     count = itertools.count()
     return Control(lambda: float(next(count) in rounds), 0.5, "two free cores")

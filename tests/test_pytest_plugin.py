@@ -1,10 +1,9 @@
-import os
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
 import pytest
+from commands import python_with
 
 import d2lpar
 
@@ -26,7 +25,6 @@ def test_no_line_of_the_loop_waits(no_waits):
     with no_waits(no_compilations=True):
         train(x, steps=5)
 """
-
 
 COMPARES = """
 import jax.numpy as jnp
@@ -52,13 +50,8 @@ def run_pytest(folder, test, *options):
     path.write_text(test, encoding="utf-8")
     # Else it is there twice where d2lpar is installed.
     plugins = ["-p", "d2lpar.pytest_plugin", "-p", "no:cacheprovider"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *plugins, *options, path],
-        env=os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    environment = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    return python_with("-m", "pytest", "-q", *plugins, *options, path, folder=folder, **environment)
 
 
 def test_a_loop_in_which_nothing_waits_passes(tmp_path):
@@ -110,12 +103,7 @@ def test_pytest_runs_under_watch_also_where_warnings_are_errors(tmp_path, proces
     (plugin,) = project["entry-points"]["pytest11"].values()
     (metadata / "entry_points.txt").write_text(f"[pytest11]\nd2lpar = {plugin}\n")
     (tmp_path / "test_loop.py").write_text("def test(no_waits): pass")
-    run = subprocess.run(
-        [sys.executable, "-m", "d2lpar", "watch", "-m", "pytest", "-W", "error", "-n", processes],
-        env=os.environ | {"PYTHONPATH": str(tmp_path)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
+    command = "-m", "d2lpar", "watch", "-m", "pytest", "-W", "error", "-n", processes
+    run = python_with(*command, folder=tmp_path, PYTHONPATH=str(tmp_path))
     assert (run.returncode, "1 passed" in run.stdout) == (0, True), run.stdout + run.stderr
     assert "Watched for" in run.stderr

@@ -4,7 +4,6 @@ import importlib
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 import textwrap
 import tomllib
@@ -12,6 +11,7 @@ import tomllib
 import jax
 import pytest
 import yaml
+from commands import git, python_with
 from pages import BRANCH
 from run_notebook import ROOT, notebooks
 
@@ -51,17 +51,15 @@ def branches_of(tree):
 
 
 def test_main_leads_to_main_and_a_release_to_its_tag(tmp_path):
-    tracked = subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()
-    for name in tracked:
+    for name in git("ls-files", cwd=ROOT).splitlines():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
-    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path, check=True)
-    subprocess.run(["git", "add", "--all"], cwd=tmp_path, check=True)
+    git("init", "--quiet", cwd=tmp_path)
+    git("add", "--all", cwd=tmp_path)
 
     def release(version):
         pages = [path.relative_to(ROOT) for path in notebooks()]
-        command = [sys.executable, ".ci/release.py", version, *pages]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stderr
+        return python_with(".ci/release.py", version, *pages, folder=tmp_path).stderr
 
     latest = PROJECT["version"]
     assert BRANCH in ("main", f"v{latest}")
@@ -144,8 +142,7 @@ def test_every_example_for_users_of_the_package_prints_its_output(tmp_path):
     outputs = []
     for program in (beginning + "".join(programs), alone):
         (tmp_path / "train.py").write_text(program, encoding="utf-8")
-        command = [sys.executable, "train.py"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        done = python_with("train.py", folder=tmp_path)
         assert done.returncode == 0, done.stderr
         outputs += done.stdout.split("---\n")[1:]
     for name, output, (*_, shown) in zip(names, outputs, examples, strict=True):

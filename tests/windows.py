@@ -115,3 +115,5 @@ def unseen(seconds, **reasons):
 
 READ, STEP, WAIT = at("read()", "python"), at("step()", "jax"), at("wait()", "value")
 LOG = at("log()", "value")
+IDLE = window([READ] * 10, busy={})
+BUSY = window([READ] * 10, busy={"CPU 0": [(0.0, 0.1)]})

@@ -14,10 +14,9 @@ from d2lpar.book.workloads import chain
 # Not `is_ready`: for some microseconds after `wait_all` it may still be False.
 WHAT_WAIT_ALL_LEAVES = """
 import time, jax, jax.numpy as jnp, numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from d2lpar import wait_all
 from d2lpar.book.workloads import chain
-spread = NamedSharding(Mesh(np.array(jax.devices()), "d"), PartitionSpec("d"))
+spread = jax.NamedSharding(jax.sharding.Mesh(np.array(jax.devices()), "d"), jax.P("d"))
 chains = jax.jit(jax.vmap(lambda matrix: chain(matrix, 5000)))
 several = [(spread, jax.devices()), (spread, jax.devices()[:1])]
 for where, awaited in [*((device, [device]) for device in jax.devices()), *several]:

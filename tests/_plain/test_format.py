@@ -3,6 +3,7 @@ import subprocess
 import sys
 
 import pytest
+from fakes import raising
 from tables import bars_of, cells_of, remarks_of
 
 from d2lpar._plain.format import (
@@ -117,10 +118,7 @@ def test_a_folder_and_a_file_in_no_folder_cannot_be_written(tmp_path, path):
 
 @pytest.mark.parametrize("where", ["fsync", "replace"])
 def test_an_interrupted_write_leaves_the_old_file_whole(old, monkeypatch, where):
-    def stop(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, where, stop)
+    monkeypatch.setattr(os, where, raising(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         write_whole(old, "new")
     assert old.read_text() == "old"

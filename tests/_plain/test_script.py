@@ -1,8 +1,5 @@
-import subprocess
-import sys
-
 import pytest
-from commands import watch_script
+from commands import git, python_with, watch_script
 
 
 def test_a_script_runs_as_python_would_run_it(tmp_path):
@@ -43,8 +40,7 @@ def test_with_the_option_p_of_python_the_folder_of_the_script_is_not_searched(tm
     (tmp_path / "jobs" / "beside.py").touch()
     (tmp_path / "jobs" / "script.py").write_text("import beside")
     for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "both"]):
-        git = ["git", "-c", "user.name=d2lpar", "-c", "user.email=", *words]
-        subprocess.run(git, cwd=tmp_path, check=True)
-    python = [sys.executable, "-P", "-m", "d2lpar", *command.split(), "jobs/script.py"]
-    done = subprocess.run(python, cwd=tmp_path, capture_output=True, text=True)
+        git(*words, cwd=tmp_path)
+    command = "-P", "-m", "d2lpar", *command.split(), "jobs/script.py"
+    done = python_with(*command, folder=tmp_path)
     assert "No module named 'beside'" in done.stderr + done.stdout

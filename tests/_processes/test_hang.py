@@ -5,7 +5,6 @@ import threading
 
 import jax
 import pytest
-from fakes import FakeClock
 
 from d2lpar._processes.hang import ProcessStatus, Sampler, SharedState, diagnosis, stalled_since
 from d2lpar._processes.workers import stalls
@@ -62,7 +61,7 @@ def test_a_state_that_is_too_long_keeps_its_first_threads():
     shared.close()
 
 
-def test_a_thread_stands_at_its_line_since_it_came_there():
+def test_a_thread_stands_at_its_line_since_it_came_there(clock):
     items = queue.Queue()
 
     def load():
@@ -70,7 +69,7 @@ def test_a_thread_stands_at_its_line_since_it_came_there():
         items.get()  # Another line.
 
     threading.Thread(target=load, name="loader", daemon=True).start()
-    shared, clock = SharedState(), FakeClock()
+    shared = SharedState()
     sampler = Sampler(shared.write, clock)
 
     def sample_until(condition):
@@ -134,9 +133,6 @@ def test_the_verdict_names_the_processes_that_are_missing_where_others_wait(proc
     assert verdict in diagnosis(processes, NOW).splitlines()[-1]
 
 
-NO_SAMPLE = "C++ code holds the GIL, or the process is stopped or gets no core"
-
-
 def test_each_process_is_shown_with_what_its_threads_do_for_how_long_and_their_callers():
     loader = thread("locks", line=9, name="loader")
     busy = process(0, thread("value", line=5, callers=[at(6), at(7)]), loader, cores=1.04)
@@ -150,7 +146,8 @@ def test_each_process_is_shown_with_what_its_threads_do_for_how_long_and_their_c
         "[1] has ended",
         "    last seen in JAX 2 s ago at train.py:8  line 8",
         "    last printed: done",
-        f"[2] does not respond: it has run no Python for 8 s; {NO_SAMPLE}",
+        "[2] does not respond: it has run no Python for 8 s; C++ code holds the GIL, or the "
+        "process is stopped or gets no core",
         "    last seen at train.py:3  line 3",
         "[3] has not started",
         "Processes 1, 2 and 3 have not reached what process 0 is waiting for.",
@@ -164,8 +161,8 @@ def test_a_stall_begins_with_the_last_dispatch_of_all_and_only_if_one_waits():
     assert stalled_since([polls, ProcessStatus(2)], NOW) is None
 
 
-def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
-    clock, waits, told = FakeClock(), [], []
+def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it(clock):
+    waits, told = [], []
     stall_is_new = stalls(5.0, lambda: waits, clock)
     for clock.now, began in [(6, 0), (6.2, 0), (7, 0), (8, 0), (9, 4), (13, 4), (14, 4)]:
         waits[:] = [process(0, thread("value", since=0.0), last_dispatch=began)]
@@ -173,8 +170,8 @@ def test_a_stall_is_told_once_and_only_if_a_second_look_confirms_it():
     assert told == [False, False, True, False, False, True, False]
 
 
-def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published():
-    shared, clock = SharedState(), FakeClock()
+def test_a_function_is_announced_before_it_runs_and_the_step_of_the_program_is_published(clock):
+    shared = SharedState()
     sampler = Sampler(shared.write, clock)
     sampler.announce(at)
     (announced,) = shared.read()["threads"]

@@ -46,9 +46,8 @@ def initialized():
 def spanning(value):
     import jax
     import numpy as np
-    from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-    cut = NamedSharding(Mesh(np.array(jax.devices()), ("all",)), PartitionSpec("all"))
+    cut = jax.NamedSharding(jax.sharding.Mesh(np.array(jax.devices()), "all"), jax.P("all"))
     return jax.make_array_from_process_local_data(cut, np.full(1000, value, np.float32))
 
 
@@ -203,9 +202,7 @@ def test_more_processes_than_cores_get_a_note_and_are_not_refused(monkeypatch, c
 
 def test_nobody_else_gets_the_port_at_which_the_processes_meet():
     def take_it():
-        with socket.socket() as other:
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # Accept TIME_WAIT.
-            other.bind(address)
+        socket.create_server(address).close()  # This accepts TIME_WAIT.
 
     with Workers(1, initialize=False) as workers:  # Nobody listens there yet.
         address = workers._port.getsockname()

@@ -3,7 +3,6 @@ import jax.numpy as jnp
 import networkx as nx
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from d2lpar import DeviceError, computation_graph, cpu, critical_path
 
@@ -78,8 +77,7 @@ def test_a_node_has_the_shape_and_dtype_of_its_result_and_the_numbers_of_the_pro
     ],
 )
 def test_an_input_has_the_name_that_the_function_gives_it(function, args, kwargs, names):
-    graph = computation_graph(function, *args, **kwargs)
-    nodes = graph.nodes.values()
+    nodes = computation_graph(function, *args, **kwargs).nodes.values()
     assert [node["name"] for node in nodes if node["operator"] == "input"] == names
 
 
@@ -101,15 +99,15 @@ def test_an_operator_has_the_device_of_its_arguments_if_anything_decides_it(func
     assert devices(computation_graph(function, *args)) == names
 
 
-PAIR = Mesh(np.array([cpu(0), cpu(1)]), "d")
+PAIR = jax.sharding.Mesh(np.array([cpu(0), cpu(1)]), "d")
 
 
 @pytest.mark.parametrize(
     ("target", "name"),
     [
         (cpu(2), "CPU 2"),
-        (SingleDeviceSharding(cpu(1)), "CPU 1"),
-        (NamedSharding(PAIR, PartitionSpec()), "CPU 0, CPU 1"),
+        (jax.sharding.SingleDeviceSharding(cpu(1)), "CPU 1"),
+        (jax.NamedSharding(PAIR, jax.P()), "CPU 0, CPU 1"),
         (None, "CPU 0"),
         (jax.memory.Space.Device, "CPU 0"),
     ],

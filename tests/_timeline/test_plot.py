@@ -18,11 +18,7 @@ from d2lpar import Event, Quantity, Timeline, computation_graph, cpu
 from d2lpar._timeline import plot
 from d2lpar._timeline.plot import error_bars, format_axis, format_log_axis, interval_ends
 
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
+_style = pytest.fixture(style_of_the_book, autouse=True)
 
 
 def graph_of(edges):

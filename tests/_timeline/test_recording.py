@@ -318,8 +318,7 @@ def test_copies_to_another_cpu_device_are_seen_by_watching():
 )
 def test_a_copy_begins_when_python_asks_for_it_and_the_array_is_ready(copies, bars):
     call = Event(PYTHON, "device_put", "dispatch", 0, 20, 10)
-    events = rows_of(copies, {"CPU 1"}, [call])
-    assert [(event.start, event.end) for event in events] == bars
+    assert [(bar.start, bar.end) for bar in rows_of(copies, {"CPU 1"}, [call])] == bars
 
 
 def test_what_was_ready_when_the_function_returned_is_not_late():

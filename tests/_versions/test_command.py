@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import main_with
+from commands import git, main_with
 from fakes import FAST, SLOW, run_of
 
 compare = functools.partial(main_with, "compare")
@@ -53,11 +53,6 @@ def repository(tmp_path, monkeypatch):
     commit()
     write({"times.py": times("fast ", f=FAST)})
     return tmp_path / "project"
-
-
-def git(*arguments):
-    user = ["-c", "user.name=d2lpar", "-c", "user.email="]
-    return subprocess.check_output(["git", *user, *arguments], stderr=subprocess.PIPE, text=True)
 
 
 def commit():

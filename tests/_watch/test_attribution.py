@@ -3,7 +3,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
-from windows import LOG, READ, STEP, WAIT, account, at, program, window
+from windows import IDLE, LOG, READ, STEP, WAIT, account, at, program, window
 
 from d2lpar._watch.attribution import OUTSIDE
 
@@ -77,7 +77,7 @@ def test_another_thread_that_compiles_meanwhile_loses_nothing():
 
 def test_what_is_compiled_goes_to_the_line_that_called_it_and_the_inner_of_two_programs_counts():
     outer, inner = program(0.0, 0.1), program(0.02, 0.05, line="log()")
-    watched = account(window([READ] * 10, busy={}), seconds=0.1, programs=[inner, outer])
+    watched = account(IDLE, seconds=0.1, programs=[inner, outer])
     lost = {f.place.code: watched.loss(f) for f in watched.findings}
     assert lost == {"step()": pytest.approx(0.7), "log()": pytest.approx(0.3)}
 

@@ -3,7 +3,7 @@ import linecache
 from types import SimpleNamespace
 
 import pytest
-from windows import LOG, READ, STEP, WAIT, account, program, unseen, window
+from windows import BUSY, IDLE, LOG, READ, STEP, WAIT, account, program, unseen, window
 
 from d2lpar._jax.stack import CodePosition, StackSample
 from d2lpar._measure.mean_share import FEWEST
@@ -25,8 +25,7 @@ def test_each_device_is_idle_by_itself():
 
 
 def test_shares_are_of_what_comes_after_the_start():
-    idle, busy = (window([READ] * 10, busy=each) for each in ({}, {"CPU 0": [(0.0, 0.1)]}))
-    watched = account(idle, busy, busy, after=1.0)
+    watched = account(IDLE, BUSY, BUSY, after=1.0)
     assert watched.start_seconds == 1.0
     assert watched.idle_seconds == 0.0
 
@@ -67,8 +66,7 @@ def test_what_nobody_saw_is_told_as_such_and_loses_nothing():
 
 
 def test_time_that_was_not_seen_is_not_spread_over_the_lines_that_were():
-    idle = window([READ] * 10, busy={})
-    watched = account(*[idle] * 6, seconds=12.0, unseen=unseen(6.0))
+    watched = account(*[IDLE] * 6, seconds=12.0, unseen=unseen(6.0))
     assert watched.idle_seconds == pytest.approx(6.0)
     low, high = watched.interval
     assert low < 0.5
@@ -76,7 +74,7 @@ def test_time_that_was_not_seen_is_not_spread_over_the_lines_that_were():
 
 
 def test_a_window_that_was_cut_short_stands_for_nothing():
-    watched = account(window([READ] * 10, busy={}), seconds=1.0, planned=0.5, early=unseen(1.0))
+    watched = account(IDLE, seconds=1.0, planned=0.5, early=unseen(1.0))
     assert (watched.windows, watched.devices, watched.unseen_seconds) == (0, {}, 1.0)
     assert {f.place.code: f.unseen for f in watched.findings} == {"wait()": 0.5, "read()": 0.5}
     assert "no window of the profiler fell into it" in str(watched)
@@ -92,10 +90,9 @@ def test_a_line_in_a_block_of_waits_allowed_is_named_and_no_reason_to_fail():
 
 def test_the_start_ends_with_the_first_repetition():
     many = [program(0.1 * n, 0.1 * n + 0.05, line="read()", name=str(n)) for n in range(9)]
-    idle = window([READ] * 10, busy={})
-    assert account(idle, after=None, programs=many).start_seconds == pytest.approx(0.85)
+    assert account(IDLE, after=None, programs=many).start_seconds == pytest.approx(0.85)
     again = [*many[:5], program(0.5, 0.55, again=True), *many[6:]]
-    assert account(idle, after=None, programs=again).start_seconds == pytest.approx(0.45)
+    assert account(IDLE, after=None, programs=again).start_seconds == pytest.approx(0.45)
     calls = window([READ] * 10, busy={}, functions=[("3", 0.06), ("3", 0.07), ("3", 0.08)])
     assert account(calls, after=None, programs=many).start_seconds == pytest.approx(0.05)
 
@@ -108,10 +105,9 @@ def test_a_line_that_waits_and_compiles_is_told_by_the_compilation_if_that_is_lo
 
 
 def test_a_line_that_works_beside_a_busy_device_does_not_keep_it_idle_where_it_was_not_seen():
-    busy = window([READ] * 10, busy={"CPU 0": [(0.0, 0.1)]})
-    findings = account(busy, seconds=2.0, unseen=unseen(1.0)).findings
+    findings = account(BUSY, seconds=2.0, unseen=unseen(1.0)).findings
     assert {f.place.code: f.kind for f in findings} == {"read()": "unseen", "wait()": "value"}
-    seen = account(busy)
+    seen = account(BUSY)
     assert "read()" not in str(seen)
     assert "Nothing is lost here: the device worked" in seen.report(everything=True)
 
@@ -124,8 +120,7 @@ def test_a_run_that_was_all_start_has_nothing_that_was_not_seen():
 @pytest.mark.parametrize(("compiled", "phase"), [(True, "Compiling"), (False, "Tracing")])
 def test_a_compilation_that_no_window_met_is_known_and_was_not_seen(compiled, phase):
     missed = program(0.5, 0.9, line="log()", compiled=compiled)
-    idle = window([READ] * 10, busy={})
-    (found,) = [f for f in account(idle, programs=[missed]).findings if f.unseen]
+    (found,) = [f for f in account(IDLE, programs=[missed]).findings if f.unseen]
     assert (found.place.code, found.unseen) == ("log()", pytest.approx(0.4))
     assert found.detail == f"{phase} took 400 ms."
 
@@ -137,13 +132,12 @@ def test_several_threads_that_compile_at_a_line_are_counted_where_few_were_sampl
 
 
 def test_what_was_not_seen_of_the_start_does_not_count():
-    idle = window([READ] * 10, busy={})
-    watched = account(idle, idle, after=None, unseen=unseen(1.0), programs=[program(0.1, 0.5)])
+    watched = account(IDLE, IDLE, after=None, unseen=unseen(1.0), programs=[program(0.1, 0.5)])
     assert (watched.start_seconds, [f for f in watched.findings if f.unseen]) == (0.5, [])
 
 
 def test_a_profiler_that_missed_the_devices_saw_nothing_but_calls_during_compilations_are_none():
-    idle = [window([READ] * 10, busy={})] * 21
+    idle = [IDLE] * 21
     assert account(*idle).windows == 0
     assert account(*idle, programs=[program(n, n + 0.1) for n in range(21)]).windows == 21
 
@@ -151,4 +145,4 @@ def test_a_profiler_that_missed_the_devices_saw_nothing_but_calls_during_compila
 def test_child_processes_that_have_computed_are_not_watched(monkeypatch):
     times = SimpleNamespace(children_user=0.5, children_system=0.0)
     monkeypatch.setattr("os.times", lambda: times)
-    assert "Child processes did some of the work." in str(account(window([READ] * 10, busy={})))
+    assert "Child processes did some of the work." in str(account(IDLE))

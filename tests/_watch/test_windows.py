@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import jax
 import jax.numpy as jnp
 import pytest
+from fakes import raising
 
 from d2lpar import watch
 from d2lpar._watch.sampler import Watcher
@@ -103,11 +104,8 @@ def test_a_window_that_was_cut_is_sampled_to_its_end_and_the_next_stands_for_its
     assert windows.closed[1].stands_for == [(50.0, 100.0), (100.0, 100.0), (100.0, 120.0)]
 
 
-def refuse(options):
-    raise RuntimeError("another one has it")
-
-
 def test_a_profiler_that_cannot_be_used_is_no_error_and_is_told(monkeypatch):
+    refuse = raising(RuntimeError("another one has it"))
     monkeypatch.setattr("jax._src.lib._profiler.ProfilerSession", refuse)
     windows = Windows()
     record(windows)
@@ -187,11 +185,8 @@ def test_a_window_has_of_a_recording_what_lies_in_it():
 
 
 def test_an_error_of_a_signal_handler_while_the_profiler_is_closed_is_raised(beside_a_gpu):
-    def handler(number, frame):
-        raise RuntimeError("of the program")
-
     session = Session(lambda: signal.raise_signal(signal.SIGUSR1))
-    before = signal.signal(signal.SIGUSR1, handler)
+    before = signal.signal(signal.SIGUSR1, raising(RuntimeError("of the program")))
     try:
         with pytest.raises(RuntimeError, match="of the program"):
             record_aside(beside_a_gpu(session))

@@ -7,11 +7,7 @@ from drawings import style_of_the_book
 
 from d2lpar.book import recorded
 
-
-@pytest.fixture(autouse=True)
-def _style():
-    with style_of_the_book():
-        yield
+_style = pytest.fixture(style_of_the_book, autouse=True)
 
 
 @pytest.fixture

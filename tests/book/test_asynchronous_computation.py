@@ -27,17 +27,12 @@ def test_the_table_sets_operations_that_wait_beside_those_that_go_on():
 @pytest.mark.parametrize(("t1", "t2"), [(3, 5), (5, 3), (4, 4)])
 def test_the_durations_are_those_of_the_two_ends_and_the_model_follows_from_them(clock, t1, t2):
     device = FakeDevice(clock)
-
-    def turn():
-        return device.run(t2, dispatch=t1)
-
-    def call():
-        return device.run(t2)
-
-    times = compare(
-        {"one iteration": turn, "one call": call, "nine calls": lambda: [call() for _ in range(9)]},
-        clock=clock,
-    )
+    ways = {
+        "one iteration": lambda: device.run(t2, dispatch=t1),
+        "one call": lambda: device.run(t2),
+        "nine calls": lambda: [device.run(t2) for _ in range(9)],
+    }
+    times = compare(ways, clock=clock)
     found = page.Pipeline.of(times, iterations=10)
     assert (found.t1.median, found.t2.median) == (t1, t2)
     assert found.with_barrier.median == 10 * (t1 + t2)

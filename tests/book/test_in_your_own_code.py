@@ -1,8 +1,6 @@
 """The recipes of *In Your Own Code*, each run from its own cell of the page and nothing else."""
 
 import re
-import subprocess
-import sys
 import threading
 import time
 import weakref
@@ -13,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from commands import python_with
+from fakes import raising
 from run_notebook import ROOT, read
 
 from d2lpar import Quantity, Watched, Workers, once
 
 PAGE = ROOT / "book" / "in-your-own-code.md"
 ROWS = 12
-
 
 RECIPES = ["later", "two_deep", "prefetch", "many_steps", "evaluate_evenly", "in_background"]
 CELLS = [cell.source for cell in read(PAGE).cells if cell.cell_type == "code"]
@@ -318,11 +317,8 @@ def test_training_goes_on_while_a_checkpoint_is_written_and_no_device_keeps_it()
 def test_a_checkpoint_that_cannot_be_written_is_an_error_at_the_next_one_or_at_the_end(checkpoints):
     passed = []
 
-    def save(state):
-        raise OSError("no space left")
-
     def training():
-        with recipe("in_background")(save) as save_later:
+        with recipe("in_background")(raising(OSError("no space left"))) as save_later:
             for number in range(checkpoints):
                 save_later(jnp.ones(2))
                 passed.append(number)
@@ -408,5 +404,5 @@ if __name__ == "__main__":
 """
     script = tmp_path / "train.py"
     script.write_text(program)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    done = python_with(script)
     assert done.stdout.split() == ["960", "960", "True"], done.stderr

@@ -2,10 +2,9 @@
 
 import json
 import re
-import subprocess
-import sys
 
 import pytest
+from commands import python_with
 from run_notebook import ROOT
 
 from d2lpar.book.__main__ import CHECKS
@@ -49,8 +48,7 @@ SEEN = {
 
 
 def check(file, *arguments):
-    command = [sys.executable, "-m", "d2lpar.book", "check", file.name, *arguments]
-    done = subprocess.run(command, cwd=file.parent, capture_output=True, text=True)
+    done = python_with("-m", "d2lpar.book", "check", file.name, *arguments, folder=file.parent)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -8,16 +8,6 @@ import pytest
 
 from d2lpar import cpu, host_memory
 from d2lpar.book import workloads
-from d2lpar.book.workloads import (
-    Work,
-    chain,
-    chain_into,
-    host_batch,
-    init_mlp,
-    random_product,
-    train_step,
-    training_size,
-)
 
 KEY = jax.random.key(0)
 
@@ -25,7 +15,7 @@ KEY = jax.random.key(0)
 def test_a_training_step_is_forward_backward_and_update():
     draw = np.random.default_rng(0).normal
     # The biases are far enough from zero to matter.
-    parameters = [(weights, bias + 0.1) for weights, bias in init_mlp(KEY, (5, 8, 7, 1))]
+    parameters = [(weights, bias + 0.1) for weights, bias in workloads.init_mlp(KEY, (5, 8, 7, 1))]
     inputs, targets = (draw(size=(16, units)).astype(np.float32) for units in (5, 1))
 
     def loss_of(parameters):
@@ -36,7 +26,7 @@ def test_a_training_step_is_forward_backward_and_update():
         return jnp.mean((activations @ weights + bias - targets) ** 2) / 2
 
     loss, gradients = jax.value_and_grad(loss_of)(parameters)
-    updated, found = train_step(parameters, inputs, targets, 0.5)
+    updated, found = workloads.train_step(parameters, inputs, targets, 0.5)
     np.testing.assert_allclose(found, loss, rtol=1e-5)
     expected = jax.tree.map(lambda p, g: p - 0.5 * g, parameters, gradients)
     close = jax.tree.map(partial(np.allclose, rtol=1e-4, atol=1e-5), updated, expected)
@@ -45,7 +35,7 @@ def test_a_training_step_is_forward_backward_and_update():
 
 def test_a_new_perceptron_has_layers_that_differ_and_keep_the_scale_of_their_inputs():
     sizes = (300, 300, 300, 200)
-    parameters = init_mlp(KEY, sizes)
+    parameters = workloads.init_mlp(KEY, sizes)
     assert {leaf.dtype for leaf in jax.tree.leaves(parameters)} == {np.dtype("float32")}
     for (weights, bias), inputs, units in zip(parameters, sizes, sizes[1:], strict=False):
         assert (weights.shape, bias.shape) == ((inputs, units), (units,))
@@ -53,7 +43,7 @@ def test_a_new_perceptron_has_layers_that_differ_and_keep_the_scale_of_their_inp
         assert not bias.any()
     (first, _), (second, _), _ = parameters
     assert not np.array_equal(first, second)
-    assert not np.array_equal(first, init_mlp(jax.random.key(1), sizes)[0][0])
+    assert not np.array_equal(first, workloads.init_mlp(jax.random.key(1), sizes)[0][0])
 
 
 @pytest.mark.parametrize("length", [0, 1, 5])
@@ -62,18 +52,19 @@ def test_a_chain_is_a_loop(length):
     expected = matrix
     for _ in range(length):
         expected = np.tanh(expected @ matrix / 8)
-    np.testing.assert_allclose(chain(matrix, length), expected, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(workloads.chain(matrix, length), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_random_product_is_the_square_of_a_normal_matrix():
     matrix = jax.random.normal(KEY, (50, 50))
-    np.testing.assert_allclose(random_product(KEY, 50), matrix @ matrix, rtol=1e-3, atol=1e-4)
+    product = workloads.random_product(KEY, 50)
+    np.testing.assert_allclose(product, matrix @ matrix, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("shape", [(), (0, 3), (4, 3)])
 def test_a_host_batch_is_an_equal_array_of_its_own(shape):
     template = np.arange(np.prod(shape)).reshape(shape).astype(np.float32)
-    batch = host_batch(template)
+    batch = workloads.host_batch(template)
     assert batch.dtype == np.float32
     np.testing.assert_array_equal(batch, template)
     assert not np.shares_memory(batch, template)
@@ -82,7 +73,7 @@ def test_a_host_batch_is_an_equal_array_of_its_own(shape):
 def test_the_memory_of_a_host_batch_goes_back_with_its_last_reference():
     template = np.ones(16_000_000, np.uint8)
     for _ in range(3):  # malloc would return the memory once, and keep it from then on.
-        batch = host_batch(template)
+        batch = workloads.host_batch(template)
         held = host_memory()
         del batch
         assert held - host_memory() > 0.9 * template.nbytes
@@ -90,9 +81,9 @@ def test_the_memory_of_a_host_batch_goes_back_with_its_last_reference():
 
 def test_a_chain_is_put_into_the_first_rows_of_an_array_and_the_rest_stays():
     array, matrix = np.full((5, 3), 0.5, np.float32), np.eye(3, dtype=np.float32)
-    result = np.asarray(chain_into(jnp.asarray(array), matrix, 4))
+    result = np.asarray(workloads.chain_into(jnp.asarray(array), matrix, 4))
     np.testing.assert_array_equal(result[3:], array[3:])
-    np.testing.assert_allclose(result[:3], chain(matrix + array[:3], 4), rtol=1e-6)
+    np.testing.assert_allclose(result[:3], workloads.chain(matrix + array[:3], 4), rtol=1e-6)
 
 
 # --- Work -------------------------------------------------------------------------------------
@@ -121,7 +112,7 @@ def take_on_gpu(take, monkeypatch):
 def work(take):
     """Work whose links take a millisecond each: the probe on a CPU has 500 of them."""
     take(0.5)
-    return Work(cpu(1))
+    return workloads.Work(cpu(1))
 
 
 @pytest.mark.parametrize(
@@ -135,19 +126,19 @@ def test_work_is_a_chain_on_its_device_with_a_matrix_too_small_to_be_split_over_
     assert (work.matrix.shape, work.matrix.dtype) == ((64, 64), np.float32)
     result = work(0.003)
     assert result.devices() == {cpu(1)}
-    np.testing.assert_array_equal(result, chain(work.matrix, 3))
-    np.testing.assert_array_equal(work(0.003, after=result), chain(result, 3))
+    np.testing.assert_array_equal(result, workloads.chain(work.matrix, 3))
+    np.testing.assert_array_equal(work(0.003, after=result), workloads.chain(result, 3))
 
 
 @pytest.mark.parametrize(("seconds", "rows"), [(0.01, 8192), (0.005, 16384), (100, 64)])
 def test_a_gpu_gets_as_many_examples_as_take_it_five_milliseconds(take_on_gpu, seconds, rows):
     take_on_gpu(seconds)  # For 16384 examples.
-    assert training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
+    assert workloads.training_size(hidden=256) == ((32, 2048, 2048, 1), rows)
 
 
 @pytest.mark.parametrize(("link", "side"), [(5e-5, 4096), (9e-5, 3072), (3e-4, 2048), (2e-3, 1024)])
 def test_on_a_gpu_a_link_takes_more_than_its_launch_and_less_than_a_pause(take_on_gpu, link, side):
     take_on_gpu(20 * link, 20 * 4e-4)
-    work = Work()
+    work = workloads.Work()
     assert work.matrix.shape == (side, side)
     assert work.links(8e-3) == (27 if side == 2048 else 20)

@@ -218,13 +218,15 @@ def test_a_chapter_begins_with_the_picture_and_the_claims_of_its_first_screen(ht
 
 
 def test_every_figure_of_the_page_has_a_written_alt_text_and_a_caption(page, path):
-    alts, source = alts_of(page), path.read_text(encoding="utf-8")
+    images = re.findall(r"<img [^>]*_images/[^>]*>", page)  # An image may be shown twice.
+    alts = {re.search('src="(.*?)"', i)[1]: re.search('alt="(.*?)"', i)[1] for i in images}
+    source = path.read_text(encoding="utf-8")
     drawn = re.findall(r"^ +figure:", source, re.MULTILINE)
     # Colab would show a directive raw, so the caption of a picture is a paragraph in italics.
     pictures = re.findall(r"^!\[.+\)$", source, re.MULTILINE)
     assert len(re.findall(r"^!\[.+\)\n\n\*[^*]", source, re.MULTILINE)) == len(pictures)
     assert len(alts) == len(drawn) + len(pictures)
-    assert [alt for alt in alts if len(alt.split()) < 5] == []
+    assert [alt for alt in alts.values() if len(alt.split()) < 5] == []
     assert page.count("<figcaption") == len(drawn)
 
 
@@ -239,7 +241,8 @@ def test_the_page_with_the_evidence_has_a_row_for_every_claim(html):
     assert f"Claims: {len(claims)} (" in page
     tables = "".join(re.findall(r'<table class="[^"]*\bclaims\b.*?</table>', page, re.DOTALL))
     assert re.findall('#claim-([^"]+)', tables) == claims
-    causes = next(table for table in tables_of(page) if ">What is taken away<" in table)
+    every = re.findall(r"<table.*?</table>", page, re.DOTALL)
+    causes = next(table for table in every if ">What is taken away<" in table)
     assert causes.count("<tr") == 1 + len(NOTEBOOKS) + len(claims)  # Each page has a title.
 
 
@@ -264,17 +267,6 @@ def test_each_exercise_leads_to_its_solution_and_back(html, page, path):
     there = re.findall(rf'href="solutions/{chapter}#(\w+)[^"]*">{span}Solution of (\w+)<', page)
     back = re.findall(rf'href="\.\./{chapter}#(\w+)[^"]*">{span}Exercise (\w+)<', solutions)
     assert there == back == [(name.lower(), name) for name in EXERCISES[CHAPTERS[path]]]
-
-
-def tables_of(page):
-    return re.findall(r"<table.*?</table>", page, re.DOTALL)
-
-
-def alts_of(page):
-    """Return the alternative text of each image of a page; an image may be shown twice."""
-    images = re.findall(r"<img [^>]*_images/[^>]*>", page)
-    alts = {re.search('src="(.*?)"', i)[1]: re.search('alt="(.*?)"', i)[1] for i in images}
-    return list(alts.values())
 
 
 def test_each_field_of_the_report_of_watch_is_explained():

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import nbformat
 import pytest
+from commands import git
 from pages import BRANCH
 from run_notebook import FEW_ROUNDS, ROOT, notebooks
 
@@ -28,13 +29,10 @@ ADDRESS = "https://github.com/d2lpar/d2lpar"
 
 def commit_tree(repository):
     """Make a bare repository whose branch, the one that notebooks install, has this tree."""
-    subprocess.run(
-        ["git", "init", "--quiet", "--bare", f"--initial-branch={BRANCH}", repository], check=True
-    )
-    git = ["git", f"--git-dir={repository}", f"--work-tree={ROOT}"]
-    subprocess.run([*git, "add", "--all"], cwd=ROOT, check=True)
-    author = ["-c", "user.name=d2lpar", "-c", "user.email="]
-    subprocess.run([*git, *author, "commit", "--quiet", "--message=tree"], cwd=ROOT, check=True)
+    git("init", "--quiet", "--bare", f"--initial-branch={BRANCH}", repository)
+    tree = f"--git-dir={repository}", f"--work-tree={ROOT}"
+    git(*tree, "add", "--all", cwd=ROOT)
+    git(*tree, "commit", "--quiet", "--message=tree", cwd=ROOT)
 
 
 class Colab(NamedTuple):

@@ -80,10 +80,6 @@ def cells_of(table):
     return [[cell.astext() for cell in row.children] for row in table.findall(nodes.row)]
 
 
-def links_in(table):
-    return [link["refuri"] for link in table.findall(nodes.reference)]
-
-
 def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page):
     counts, fold = page("claims_table")
     assert counts.astext() == "Claims: 5 (holds: 4, cannot be tested: 1)."
@@ -101,7 +97,8 @@ def test_each_claim_has_a_row_with_its_number_on_each_machine_that_knows_it(page
     assert lead[3] == "3\u00a0of\u00a03\n\n10\u00a0ms at worst"  # No percentage of a bound of 0.
     assert new[1:] == ["2 \u2713", "2 \u2713", "not run\n\n"]
     claims = FORK, COUNT, COPY, LEAD, NEW
-    assert links_in(fold) == [f"one.html#claim-{claim.key}" for claim in claims]
+    links = [link["refuri"] for link in fold.findall(nodes.reference)]
+    assert links == [f"one.html#claim-{claim.key}" for claim in claims]
     for claim in claims:
         assert f' id="{claim.anchor}"' in claim._repr_mimebundle_()["text/html"]
 

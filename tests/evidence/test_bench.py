@@ -1,4 +1,5 @@
 import bench
+from fakes import raising
 
 from d2lpar import Quantity
 
@@ -12,10 +13,8 @@ def test_the_cost_of_a_turn_is_its_time_beyond_that_of_the_baseline(clock):
 
 
 def test_each_row_says_its_goal_or_why_it_could_not_be_measured(monkeypatch, capsys):
-    def broken():
-        raise OSError("no memory here")
-
-    rows = {"broken": (broken, 1), "met": (lambda: TIMES, 5), "missed": (lambda: TIMES, 0.5)}
+    rows = {"broken": (raising(OSError("no memory here")), 1)}
+    rows |= {"met": (lambda: TIMES, 5), "missed": (lambda: TIMES, 0.5)}
     monkeypatch.setattr(bench, "ROWS", rows)
     assert bench.main() == 1
     times = "2 s (95% interval 1 s to 3 s, 6 samples)"

@@ -159,8 +159,7 @@ def test_a_page_whose_run_breaks_off_is_named_and_the_others_are_kept(book):
 
 def test_a_claim_that_a_run_never_reached_is_named_with_the_error(book, monkeypatch):
     error = {"output_type": "error", "ename": "IndexError", "evalue": "out of range"}
-    notebook = {"cells": [{"outputs": [error]}]}
-    monkeypatch.setattr(causes, "run_notebook", lambda *_, **__: notebook)
+    monkeypatch.setattr(causes, "run_notebook", lambda *_, **__: {"cells": [{"outputs": [error]}]})
     (wrong,) = book.gather("solutions/one")
     assert wrong.endswith("never reached x1-gpu, x2 (IndexError: out of range)")
 

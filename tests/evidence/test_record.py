@@ -2,11 +2,11 @@
 
 import os
 import re
-import subprocess
 
 import conditions
 import pytest
 import record
+from commands import git
 from pages import notebook_showing
 from run_notebook import ROOT
 
@@ -71,17 +71,13 @@ def test_a_file_of_another_machine_or_state_begins_anew(tmp_path, capsys, key):
 
 
 def test_a_commit_stays_what_it_is_when_only_results_are_written(tmp_path, monkeypatch):
-    def git(*command):
-        subprocess.run(["git", *command], cwd=tmp_path, check=True, capture_output=True)
-
     result = tmp_path / conditions.RECORDED / "here.json"
     page = tmp_path / "one.md"
     result.parent.mkdir(parents=True)
     result.write_text("old")
     page.write_text("old")
-    git("init")
-    git("add", ".")
-    git("-c", "user.name=A", "-c", "user.email=a@example.org", "commit", "-m", "First")
+    for words in (["init"], ["add", "."], ["commit", "-m", "First"]):
+        git(*words, cwd=tmp_path)
     monkeypatch.setattr(conditions, "ROOT", tmp_path)
     monkeypatch.setattr(record, "this_run", dict)
     commit = record.header("here")["commit"]

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from attempts import both_tests, consuming
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from fakes import raising
 
 from d2lpar import Event, Timeline, cpu
 from d2lpar.book.exercises import check_y1, check_y2, check_y3, check_y4, check_y5, check_y6
@@ -26,9 +26,7 @@ def on_a_pool(multiply, matrices):
 
 
 def failing_later(multiply, matrices):
-    def fail(x):
-        raise ValueError("later")
-
+    fail = raising(ValueError("later"))
     return [jax.pure_callback(fail, multiply(m), multiply(m)) for m in matrices]
 
 
@@ -151,13 +149,6 @@ def make_and_wait_for_one_device(make, send, n):
     return [[send(array) for array in arrays] for arrays in made]
 
 
-def keep_what_was_sent(make, send, n):
-    made = [[make(device, i) for i in range(n)] for device in (0, 1)]
-    for array in made[0] + made[1]:
-        send(array)
-    return made
-
-
 def pair_by_pair(make, send, n):
     pairs = [jax.block_until_ready([send(make(0, i)), send(make(1, i))]) for i in range(n)]
     return [list(copies) for copies in zip(*pairs, strict=True)]
@@ -171,7 +162,10 @@ WRONG[check_y3] = {
         pair_by_pair,
         r"Only \d of 10 later arrays were dispatched while their own device was still busy",
     ),
-    "no copies": (keep_what_was_sent, "Not all copies of the arrays of device 0 are on"),
+    "no copies": (
+        lambda make, send, n: send_at_once(make, lambda array: (send(array), array)[1], n),
+        "Not all copies of the arrays of device 0 are on",
+    ),
     "one list": (lambda *args: list(chain(*send_at_once(*args))), "returned a list, not two lists"),
     "arguments swapped": (
         lambda make, send, n: [[send(make(i, d)) for i in range(n)] for d in (0, 1)],
@@ -286,8 +280,8 @@ def half_by_half(first, second, batches, devices):
 
 
 def spread(first, second, batches, devices):
-    mesh = NamedSharding(Mesh(np.array(devices), "d"), PartitionSpec("d"))
-    return [second(jax.device_put(first(batch), mesh)) for batch in batches]
+    both = jax.NamedSharding(jax.sharding.Mesh(np.array(devices), "d"), jax.P("d"))
+    return [second(jax.device_put(first(batch), both)) for batch in batches]
 
 
 RIGHT[check_y5] = {
@@ -322,7 +316,7 @@ WRONG[check_y5] = {
 
 
 def mapped_by_shards(solve, mesh, each=jax.vmap):
-    rows = PartitionSpec("data")
+    rows = jax.P("data")
     return jax.shard_map(each(solve), mesh=mesh, in_specs=rows, out_specs=rows)
 
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from fakes import FakeArray, FakeDevice
+from fakes import FakeArray, FakeDevice, raising
 
 from d2lpar import cpu, gpu
 from d2lpar.book import exercises
@@ -60,13 +60,6 @@ def test_an_answer_may_have_no_signature_and_return_zero():
 
 def divide(zero):
     return 1 / zero
-
-
-def raising(error):
-    def answer():
-        raise error
-
-    return answer
 
 
 CALL = "Call it yourself with small arguments"
