@@ -153,17 +153,9 @@ def leave_a_child():
     time.sleep(600)
 
 
-def fail_while_the_other_waits():
-    return sum_over_all(1) if number() == 0 else 1 / 0
-
-
 def print_for_ever():
     while True:
         print("x" * 70)
-
-
-def leave_out_a_collective_step():
-    return sum_over_all(1) if number() == 0 else None
 
 
 NOT_REACHED = (
@@ -176,9 +168,9 @@ NOT_REACHED = (
     ("function", "timeout", "error"),
     [
         (leave_a_child, 60, "Process 1 has died: exit status 7"),
-        (fail_while_the_other_waits, 60, "Process 1 failed"),
+        (lambda: sum_over_all(1) if number() == 0 else 1 / 0, 60, "Process 1 failed"),
         (print_for_ever, 1, "Processes 0 and 1 have not ended after 1 s"),
-        (leave_out_a_collective_step, 4, NOT_REACHED),
+        (lambda: sum_over_all(1) if number() == 0 else None, 4, NOT_REACHED),
     ],
 )
 def test_all_are_ended_if_one_dies_or_fails_or_takes_too_long_and_the_cause_is_named(

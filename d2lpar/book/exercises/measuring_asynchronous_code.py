@@ -9,6 +9,7 @@ import itertools
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -32,7 +33,6 @@ from d2lpar.book.exercises.checking import (
 
 _IN_FLIGHT = 32  # JAX blocks Python when this many calls are in flight.
 _NEAR = 0.1
-_MOST_READINGS = 300  # Of which each pair is looked at.
 
 
 @exercise("W1", "my_seconds")
@@ -65,23 +65,20 @@ class _Reading(NamedTuple):
     programs: int  # Compiled so far.
 
 
+@dataclass
 class _Device:
-    """A device with a queue, and the host that fills it: a clock and a jitted step.
+    """A device with a queue, and the host that fills it: a clock and a jitted step."""
 
-    Args:
-        compiling: Seconds that the host takes to compile a program.
-        computing: Seconds that the device takes for a call.
-        busy: Seconds of other work in the queue at the start.
-    """
+    compiling: float  # Seconds that the host takes to compile a program.
+    computing: float  # Seconds that the device takes for a call.
+    busy: float = 0.0  # Seconds of other work in the queue at the start.
 
     _DISPATCHING = 2e-5
 
-    def __init__(self, compiling: float, computing: float, busy: float = 0.0):
-        self.computing = computing
+    def __post_init__(self):
         self.readings: list[_Reading] = []
-        self._compiling = compiling
         self._now = 0.0
-        self._free_at = busy
+        self._free_at = self.busy
         self._programs: set[tuple] = set()
         self._pending: deque[float] = deque()  # When each call in flight will be done.
         self.calls = 0
@@ -103,7 +100,7 @@ class _Device:
         program = _program_for(x)
         if program not in self._programs:
             self._programs.add(program)
-            self.wait_until(self._now + self._compiling)
+            self.wait_until(self._now + self.compiling)
         if len(self._pending) >= _IN_FLIGHT:
             self.wait_until(self._pending[0])
         self.wait_until(self._now + self._DISPATCHING)
@@ -167,7 +164,7 @@ def _require_time(device: _Device, answer: Any) -> float:
         )
     seconds, right = require_number(answer), device.computing
     # Readings for something else may follow that at which the answer stopped the clock.
-    pairs = itertools.combinations(readings[:_MOST_READINGS], 2)
+    pairs = itertools.combinations(readings[:300], 2)
     stops = [b for a, b in pairs if math.isclose(b.now - a.now, seconds * (b.calls - a.calls))]
     last = min(stops, key=lambda reading: reading.unfinished, default=last)
     if last.unfinished:
@@ -407,7 +404,6 @@ def _require_ratio(machine: _Machine, answer: Any) -> float:
 
 _WORDS = ("holds", "fails", "inconclusive")
 _MOST_SAMPLES = 144
-_MOST_LOOKS = 5
 _COMPARISONS = 1000
 _PROMISED = 60  # Of a thousand: one in twenty, and a margin for chance.
 
@@ -516,7 +512,7 @@ class _Source:
                 f"At {_MOST_SAMPLES} it has to end. What is the honest answer if they do not "
                 "decide?",
             )
-        if self.looks == _MOST_LOOKS:
+        if self.looks == 5:
             raise Rejection(
                 f"Your my_decision has taken samples {self.looks} times, and asked for more.",
                 "Each time is a look. When do you decide how often to look?",

@@ -30,10 +30,6 @@ def failing_later(multiply, matrices):
     return [jax.pure_callback(fail, multiply(m), multiply(m)) for m in matrices]
 
 
-def everywhere_else(multiply, matrices):
-    return [multiply(jax.device_put(matrix, cpu(1))) for matrix in matrices]
-
-
 RIGHT[check_y1] = {"a pool": consuming(on_a_pool)}
 WRONG[check_y1] = {
     "one thread": (
@@ -53,7 +49,10 @@ WRONG[check_y1] = {
         r"multiply\(\) was never called: your function got .*\n.*for each matrix",
     ),
     "fails later": (failing_later, "raised .*CpuCallback error"),
-    "another device": (everywhere_else, "of matrix 0 ran on CPU 1, but has to run on CPU 0"),
+    "another device": (
+        lambda multiply, matrices: [multiply(jax.device_put(m, cpu(1))) for m in matrices],
+        "of matrix 0 ran on CPU 1, but has to run on CPU 0",
+    ),
 }
 
 
@@ -211,14 +210,6 @@ def between_neighbors(timeline, row):
     return gaps_by_hand(timeline, row, max(gaps, default=(0, 0, 0))[1:])
 
 
-def first_gap(timeline, row):
-    return gaps_by_hand(timeline, row, spans_of(timeline, row)[0][1:])
-
-
-def empty_gap(timeline, row):
-    return gaps_by_hand(timeline, row, (timeline.elapsed, timeline.elapsed))
-
-
 def changed(change):
     return lambda timeline, row: change(*gaps_by_hand(timeline, row))
 
@@ -231,8 +222,14 @@ WRONG[check_y4] = {
         changed(lambda share, start, end: (100 * share, start, end)),
         "says that 30 of it is idle.*\n  A share lies between 0 and 1",
     ),
-    "the first": (first_gap, "is a gap, but there is a longer one"),
-    "an empty one": (empty_gap, "10 ms to 10 ms is no time at all"),
+    "the first": (
+        lambda timeline, row: gaps_by_hand(timeline, row, spans_of(timeline, row)[0][1:]),
+        "is a gap, but there is a longer one",
+    ),
+    "an empty one": (
+        lambda timeline, row: gaps_by_hand(timeline, row, (timeline.elapsed, timeline.elapsed)),
+        "10 ms to 10 ms is no time at all",
+    ),
     "busy": (
         changed(lambda share, start, end: (1 - share, start, end)),
         "says that 0.7 of it is idle; it is 0.3.\n.*counts in full",
