@@ -168,7 +168,7 @@ def check_v3(save: Callable) -> Report:
             def guard(*args, **kwargs):
                 named = [kwargs[name] for name in ("path", "src", "dst") if name in kwargs]
                 source, *target = map(Path, [*args, *named])
-                if target and Path(folder) not in source.absolute().parents:
+                if target and not source.resolve().is_relative_to(Path(folder).resolve()):
                     raise OSError(errno.EXDEV, "the other folder may be on another disk")
                 if source == path:
                     raise Rejection(

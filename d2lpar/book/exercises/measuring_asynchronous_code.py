@@ -163,7 +163,7 @@ def _require_time(device: _Device, answer: Any) -> float:
             "What should happen between start and stop?",
         )
     seconds, right = require_number(answer), device.computing
-    # Readings for something else may follow that at which the answer stopped the clock.
+    # Readings for something else may follow that of the stop; the first of very many are enough.
     pairs = itertools.combinations(readings[:300], 2)
     stops = [b for a, b in pairs if math.isclose(b.now - a.now, seconds * (b.calls - a.calls))]
     last = min(stops, key=lambda reading: reading.unfinished, default=last)
@@ -308,13 +308,9 @@ class _Machine:
 
     @property
     def counting(self) -> int:
-        """Number of timed rounds; if cores_free() is called at all, of those beside a True."""
-        if not self.polls:
-            return min(self.order.count("a"), self.order.count("b"))
-        marks = ("+" if "free" in s else "".join(s & {"a", "b"}) for s in self.spans)
-        between = "".join(marks).split("+")
-        answers = [(n > 0) + (n < len(between) - 1) for n in range(len(between))]
-        return sum(map(min, answers, *([calls.count(x) for calls in between] for x in "ab")))
+        """Number of timed rounds; if cores_free() is called, one for each span with a True."""
+        rounds = min(self.order.count("a"), self.order.count("b"))
+        return min(rounds, sum("free" in span for span in self.spans)) if self.polls else rounds
 
 
 class _Drifting(_Machine):
@@ -391,10 +387,9 @@ def _require_ratio(machine: _Machine, answer: Any) -> float:
             machine.look,
         )
     if machine.counting < _ROUNDS:
-        beside = " beside which cores_free() said True" if machine.polls else ""
         raise Rejection(
             f"On {machine.fault.removeprefix('a function and itself, on ')}, your ratio rests on "
-            f"{plural(machine.counting, 'round')}{beside}.",
+            f"{plural(machine.counting, 'round')}.",
             f"It is right, but perhaps by chance. Go on until {_ROUNDS} rounds count.",
         )
     return ratio
@@ -512,7 +507,7 @@ class _Source:
                 f"At {_MOST_SAMPLES} it has to end. What is the honest answer if they do not "
                 "decide?",
             )
-        if self.looks == 5:
+        if self.looks == 5:  # After 9 samples, and four more times.
             raise Rejection(
                 f"Your my_decision has taken samples {self.looks} times, and asked for more.",
                 "Each time is a look. When do you decide how often to look?",

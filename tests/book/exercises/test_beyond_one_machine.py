@@ -202,4 +202,10 @@ WRONG[check_v5] = {
 }
 
 
+def test_another_name_of_the_same_folder_is_no_other_disk(tmp_path, monkeypatch):
+    (tmp_path / "link").symlink_to(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "link"))
+    assert check_v3(lambda path, weights: save(path.resolve(), weights)).verdict == "accepted"
+
+
 test_right_answers_are_accepted, test_wrong_answers_are_told_why = both_tests(RIGHT, WRONG)
